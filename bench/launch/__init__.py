@@ -1,0 +1,1 @@
+"""Starting and supervising ranks: local groups, outside launchers, the emulated cluster."""

@@ -1,0 +1,1 @@
+"""Clocks, sampling and stopping, rank synchronisation."""

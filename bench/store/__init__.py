@@ -1,0 +1,1 @@
+"""Runs on disk: append-only lines while open, sealed Parquet after, DuckDB for queries."""

@@ -1,0 +1,152 @@
+"""The row, the one record that every measurement becomes, and the record of a run around it."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+
+from bench.errors import StoreError
+
+SCHEMA_VERSION = 1
+"""Version of the row and of the run record; a reader keeps reading older ones."""
+
+Status = Literal["ok", "failed", "timeout", "invalid", "skipped"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+Value = int | float | str | bool
+
+
+@dataclass
+class Row:
+    """One metric of one case, measured or not. Failures are rows too.
+
+    Attributes:
+        run_id, row_id: the run and the row's number in it, from 0.
+        suite, method_version: what was measured and in which way; another version, another series.
+        case: canonical id of the parameters; params: the parameters themselves.
+        metric, unit, better, definition: name, unit, direction, and id of the definition.
+        value: the median over iterations of the slowest rank's numbers; None unless status is ok.
+        n, samples: number of timed iterations and the value of each, in order.
+        rank_min, rank_median, rank_max: over ranks, of each rank's own median, as durations order
+            them: ``rank_max`` belongs to ``slowest_rank``.
+        entry_skew: microseconds between the first and the last rank's start, median over iterations.
+        warmup: iterations before the first sample.
+        stop_reason: why sampling ended (``bench.measure.sampling.StopReason``); empty if it never began.
+        wrong: number of elements that differ from the oracle over all ranks; None if never checked.
+        status, reason: outcome, and the cause of any but ok.
+        seed: of the run. started_at: UTC, ISO 8601.
+    """
+
+    run_id: str
+    row_id: int
+    suite: str
+    method_version: int
+    case: str
+    params: dict[str, Value]
+    metric: str
+    unit: str
+    better: str
+    definition: str
+    value: float | None = None
+    n: int = 0
+    samples: list[float] = field(default_factory=list)
+    rank_min: float | None = None
+    rank_median: float | None = None
+    rank_max: float | None = None
+    slowest_rank: int | None = None
+    entry_skew: float | None = None
+    warmup: int = 0
+    stop_reason: str = ""
+    wrong: int | None = None
+    status: Status = "ok"
+    reason: str = ""
+    seed: int = 0
+    started_at: str = ""
+
+    def to_json(self) -> str:
+        """The row as one JSON line, without the newline. NaN and infinity never occur in it."""
+        return json.dumps({f: getattr(self, f) for f in ROW_FIELDS}, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Row:
+        """A row from a parsed line.
+
+        Raises:
+            StoreError: a field is missing or unknown.
+        """
+        try:
+            return cls(**record)
+        except TypeError as error:
+            raise StoreError(f"not a row of schema {SCHEMA_VERSION}: {error}") from None
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"unknown status {self.status!r}")
+        if self.status == "ok" and (self.value is None or not math.isfinite(self.value)):
+            raise ValueError(f"an ok row needs a finite value, not {self.value!r}")
+        if self.status != "ok" and not self.reason:
+            raise ValueError(f"a row with status {self.status!r} needs a reason")
+
+
+ROW_FIELDS = tuple(f.name for f in fields(Row))
+
+
+@dataclass
+class RunRecord:
+    """What is true of a whole run: first line of its JSONL file, metadata of its Parquet file.
+
+    Attributes:
+        run_id: sorts by start time.
+        started_at: UTC, ISO 8601.
+        command: the arguments after ``bench``, as typed.
+        suites, preset, seed, lab: what was asked for.
+        fingerprint: ``{"identity": {...}, "volatile": {...}}`` (``bench.environment``).
+        writer: host, boot id and process id of the writer, to tell an open run from an orphan.
+        plan: everything needed to resume the run (``bench.session``).
+    """
+
+    run_id: str
+    started_at: str
+    command: list[str]
+    suites: list[str]
+    preset: str
+    seed: int
+    lab: str = ""
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    writer: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> RunRecord:
+        """A record from a parsed header.
+
+        Raises:
+            StoreError: written by a newer version, or not a run's header.
+        """
+        version = record.get("schema_version")
+        if not isinstance(version, int) or "run_id" not in record:
+            raise StoreError("not the header of a run")
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"schema {version} is newer than this program's {SCHEMA_VERSION}; update it to read this run"
+            )
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in record.items() if name in known})
+
+
+def utc_now() -> str:
+    """The time now, UTC, ISO 8601 with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def new_run_id() -> str:
+    """A run id that sorts by time and never collides between writers."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"

@@ -1,0 +1,240 @@
+"""Suite, Case, Metric, Workload: all that the author of a suite needs.
+
+A suite declares axes and presets, and turns a case into a workload. The harness owns the rest:
+ranks, warm-up, timing, checks, progress, storage. ``CONTRIBUTING.md`` shows a whole suite.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bench.definitions import Better, Definition, Unit, Work, format_bytes, parse_bytes, parse_range
+from bench.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from bench.measure.group import RankGroup
+
+Value = int | float | str | bool
+Preset = Literal["quick", "standard", "full"]
+PRESETS: tuple[Preset, ...] = ("quick", "standard", "full")
+Scope = Literal["process", "loopback", "node", "lab", "cluster"]
+"""Where ranks talk: one process; a host's loopback; a node's GPU fabric; the emulated cluster; a real network."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named result of a suite; unit and direction come from its definition."""
+
+    name: str
+    definition: Definition
+
+    @property
+    def unit(self) -> Unit:
+        return self.definition.unit
+
+    @property
+    def better(self) -> Better:
+        return self.definition.better
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One named parameter of a suite's cases.
+
+    Attributes:
+        name: as it appears in rows.
+        kind: how ``--set`` reads its values.
+        help: what it means, with its unit.
+        choices: the values it may take; empty for any.
+    """
+
+    name: str
+    kind: Literal["int", "bytes", "float", "str", "bool"]
+    help: str
+    choices: tuple[Value, ...] = ()
+
+    def parse(self, text: str) -> list[Value]:
+        """Values from a ``--set`` text: comma separated, ranges ``a:b`` doubled for int and bytes."""
+        values = [value for part in text.split(",") for value in self._parse_part(part.strip())]
+        for value in values:
+            self.require(value)
+        return values
+
+    def require(self, value: Value) -> None:
+        """Refuse a value that is not one of ``choices``."""
+        if self.choices and value not in self.choices:
+            raise unknown_name(f"value for {self.name}", str(value), [str(choice) for choice in self.choices])
+
+    def format(self, value: Value) -> str:
+        """``value`` as people read it: sizes in binary units."""
+        if self.kind == "bytes" and isinstance(value, int):
+            return format_bytes(value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def _parse_part(self, part: str) -> Sequence[Value]:
+        if self.kind == "bytes":
+            return parse_range(part, parse_bytes)
+        if self.kind == "int":
+            return parse_range(part)
+        if self.kind == "bool":
+            if part not in ("true", "false"):
+                raise UsageError(f"{self.name} takes true or false, not {part!r}")
+            return [part == "true"]
+        if self.kind == "float":
+            try:
+                return [float(part)]
+            except ValueError:
+                raise UsageError(f"{self.name} takes numbers, not {part!r}") from None
+        return [part]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of a suite: named parameters, never encoded in a metric's name."""
+
+    params: Mapping[str, Value]
+
+    @property
+    def id(self) -> str:
+        """Canonical text: the same parameters give the same id everywhere."""
+        return ",".join(f"{name}={_canonical(value)}" for name, value in sorted(self.params.items()))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.params[name]
+
+
+def _canonical(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value!r}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a rank knows of the place that it runs in.
+
+    Attributes:
+        rank, world: global rank and number of ranks.
+        local_rank, ranks_per_node: within the node; the latter is the largest of all nodes.
+        node, nodes: index and number of nodes (hosts, or the lab's namespaces).
+        device: ``cpu`` or ``cuda``.
+        scope: where ranks talk.
+        node_link_bits_per_s: rate of a node's link where it is declared (the lab), else None.
+        lab: the lab's shape as on the command line, or empty.
+        seed: of the run; traffic and data follow from it.
+    """
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    ranks_per_node: int = 1
+    node: int = 0
+    nodes: int = 1
+    device: Literal["cpu", "cuda"] = "cpu"
+    scope: Scope = "process"
+    node_link_bits_per_s: int | None = None
+    lab: str = ""
+    seed: int = 0
+
+
+class Workload(ABC):
+    """A prepared case on one rank. ``run`` is what is timed: nothing else may be in it."""
+
+    work: Work = Work()
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do the work once. On CUDA it may return before the device is done."""
+
+    @abstractmethod
+    def check(self) -> int:
+        """Number of wrong elements on this rank, against an oracle, after at least one ``run``.
+
+        It runs after the timed iterations, so it may be slow, and may call ``run`` again on data
+        that it prepares.
+        """
+
+    def prepare(self) -> None:
+        """Called before every iteration, outside the timed window (for example to rotate buffers)."""
+
+    def observations(self) -> Mapping[str, Sequence[float]]:
+        """Samples of the metrics whose definition does not follow from the duration."""
+        return {}
+
+    def close(self) -> None:
+        """Release what setup took; called also when the case failed by an exception."""
+
+
+@dataclass
+class Context:
+    """What ``Suite.setup`` gets beside the case: the place, and the ranks' control plane."""
+
+    site: Site
+    group: RankGroup
+    scratch: dict[str, Any] = field(default_factory=dict)
+    """Kept from case to case while the same process lives: calibrations, buffers worth reusing."""
+
+
+class Suite(ABC):
+    """A family of cases that are measured in one way.
+
+    Class attributes:
+        name: as on the command line.
+        summary: one line for ``bench list``.
+        method_version: bump it when the way of measuring changes; a new series begins.
+        metrics: what each case yields.
+        axes: the parameters; every preset names a list of values for each.
+        presets: values by axis, for each preset.
+        distributed: True if a case runs on a group of ranks; then an axis ``ranks`` must be there.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    method_version: ClassVar[int]
+    metrics: ClassVar[tuple[Metric, ...]]
+    axes: ClassVar[tuple[Axis, ...]]
+    presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]]
+    distributed: ClassVar[bool] = False
+
+    @abstractmethod
+    def setup(self, case: Case, context: Context) -> Workload:
+        """Prepare the case on this rank (collective: every rank of the group calls it)."""
+
+    def skip_reason(self, case: Case, site: Site) -> str | None:
+        """Why the case cannot be measured here, or None. Needs no group, is called before setup."""
+        return None
+
+    def memory_bytes(self, case: Case) -> int:
+        """Memory that one rank needs for the case beyond an idle worker; more than is free: skipped."""
+        return 0
+
+    def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
+        """All cases of a preset, with some axes' values replaced; the product of the axes by default."""
+        values = {axis.name: list(self.presets[preset][axis.name]) for axis in self.axes}
+        for name, replacement in overrides.items():
+            self.axis(name)
+            values[name] = list(replacement)
+        for point in itertools.product(*values.values()):
+            case = Case(dict(zip(values, point, strict=True)))
+            if self.keeps(case):
+                yield case
+
+    def keeps(self, case: Case) -> bool:
+        """False for points of the product that make no sense (they leave no row)."""
+        return True
+
+    def axis(self, name: str) -> Axis:
+        """The axis of that name.
+
+        Raises:
+            UsageError: the suite has no such axis; the message lists them.
+        """
+        for axis in self.axes:
+            if axis.name == name:
+                return axis
+        raise unknown_name(f"parameter of suite {self.name!r}", name, [axis.name for axis in self.axes])

@@ -1,0 +1,1 @@
+"""The systems under test: CIERA and Piper. Knows nothing of the harness."""
