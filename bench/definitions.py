@@ -67,11 +67,11 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """``count`` bytes in the largest binary unit that shows it exactly, else to three digits."""
+    """``count`` bytes in the largest binary unit that is not above it; a decimal point marks a rounded figure."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         factor = BYTE_UNITS[unit.upper()]
         if count >= factor:
-            return f"{count // factor}{unit}" if count % factor == 0 else f"{count / factor:.3g}{unit}"
+            return f"{count // factor}{unit}" if count % factor == 0 else f"{count / factor:.2f}{unit}"
     return f"{count}B"
 
 
@@ -91,7 +91,9 @@ def parse_range(text: str, parse: Callable[[str], int] = int) -> list[int]:
     """
     first, colon, last = text.partition(":")
     try:
-        low, high = parse(first), parse(last if colon else first)
+        if not colon:
+            return [parse(first)]
+        low, high = parse(first), parse(last)
     except ValueError as error:
         raise UsageError(f"{text!r} is not a number or a range such as 2:16") from error
     if low <= 0 or high < low:

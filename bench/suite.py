@@ -17,6 +17,7 @@ from bench.errors import UsageError, unknown_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from bench.definitions import Ceiling
     from bench.measure.group import RankGroup
 
 Value = int | float | str | bool
@@ -127,6 +128,9 @@ class Site:
         node_link_bits_per_s: rate of a node's link where it is declared (the lab), else None.
         lab: the lab's shape as on the command line, or empty.
         seed: of the run; traffic and data follow from it.
+        cores: that this rank may use.
+        last_level_cache_bytes: of the device (on CUDA its L2); None where it cannot be read.
+        peak_tflops: by dtype, the most that the device can do; a dtype without an entry has no known limit.
     """
 
     rank: int = 0
@@ -140,6 +144,14 @@ class Site:
     node_link_bits_per_s: int | None = None
     lab: str = ""
     seed: int = 0
+    cores: int = 1
+    last_level_cache_bytes: int | None = None
+    peak_tflops: Mapping[str, Ceiling] = field(default_factory=dict)
+
+    @property
+    def ranks_on_host(self) -> int:
+        """Ranks that share this machine's cores and memory: in a lab, all of them."""
+        return self.world if self.scope == "lab" else self.ranks_per_node
 
 
 class Workload(ABC):
@@ -204,6 +216,14 @@ class Suite(ABC):
     @abstractmethod
     def setup(self, case: Case, context: Context) -> Workload:
         """Prepare the case on this rank (collective: every rank of the group calls it)."""
+
+    def metrics_for(self, case: Case) -> tuple[Metric, ...]:
+        """The metrics that this case yields; all of the suite's by default."""
+        return self.metrics
+
+    def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
+        """Parameters that the place decides, added to the row's: ``threads=0`` becomes the true number."""
+        return {}
 
     def skip_reason(self, case: Case, site: Site) -> str | None:
         """Why the case cannot be measured here, or None. Needs no group, is called before setup."""

@@ -77,3 +77,19 @@ class RankGroup:
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
+
+    def send(self, value: int, peer: int) -> None:
+        """Send one 64-bit integer to ``peer``."""
+        import torch
+        import torch.distributed as dist
+
+        dist.send(torch.tensor([value], dtype=torch.int64), dst=peer, group=self._control)
+
+    def receive(self, peer: int) -> int:
+        """Receive the 64-bit integer that ``peer`` sends."""
+        import torch
+        import torch.distributed as dist
+
+        box = torch.empty(1, dtype=torch.int64)
+        dist.recv(box, src=peer, group=self._control)
+        return int(box.item())

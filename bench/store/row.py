@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import secrets
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -67,23 +68,50 @@ class Row:
     seed: int = 0
     started_at: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """The row's fields by name, in order."""
+        return {name: getattr(self, name) for name in ROW_FIELDS}
+
     def to_json(self) -> str:
-        """The row as one JSON line, without the newline. NaN and infinity never occur in it."""
-        return json.dumps({f: getattr(self, f) for f in ROW_FIELDS}, separators=(",", ":"), allow_nan=False)
+        """The row as one JSON line, without the newline, the same for equal rows.
+
+        NaN and infinity never occur in it, nor do halves of surrogate pairs (an undecodable file
+        name in a reason has some), which many JSON readers refuse: they become question marks.
+
+        Raises:
+            ValueError: the row is impossible, a number is not finite or beyond 64 bits, or a
+                parameter cannot be JSON.
+        """
+        record = self.to_dict()
+        try:
+            self.validate()
+            record["samples"] = [float(sample) for sample in self.samples]
+            for name in FLOAT_FIELDS:
+                record[name] = None if record[name] is None else float(record[name])
+            for name in INT_FIELDS:
+                record[name] = None if record[name] is None else _int64(record[name])
+            line = encode_row(record)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.suite} {self.metric} of {self.case} cannot be stored: {error}") from None
+        return encode_row(_without_lone_surrogates(json.loads(line))) if "\\ud" in line else line
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Row:
         """A row from a parsed line.
 
         Raises:
-            StoreError: a field is missing or unknown.
+            StoreError: a field is missing, unknown or impossible.
         """
         try:
             return cls(**record)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise StoreError(f"not a row of schema {SCHEMA_VERSION}: {error}") from None
 
     def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Refuse with a ValueError a number without success, or an outcome without its cause."""
         if self.status not in STATUSES:
             raise ValueError(f"unknown status {self.status!r}")
         if self.status == "ok" and (self.value is None or not math.isfinite(self.value)):
@@ -93,6 +121,30 @@ class Row:
 
 
 ROW_FIELDS = tuple(f.name for f in fields(Row))
+INT_FIELDS = ("row_id", "method_version", "n", "slowest_rank", "warmup", "wrong", "seed")
+FLOAT_FIELDS = ("value", "rank_min", "rank_median", "rank_max", "entry_skew")
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def encode_row(record: dict[str, Any]) -> str:
+    """A row's fields as one JSON line, without the newline."""
+    return _ENCODER.encode(record)
+
+
+def _int64(value: Any) -> int:
+    number = operator.index(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{number} needs more than 64 bits")
+    return number
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="replace").decode()
+    if isinstance(value, dict):
+        return {_without_lone_surrogates(name): _without_lone_surrogates(item) for name, item in value.items()}
+    return value
 
 
 @dataclass
@@ -131,7 +183,7 @@ class RunRecord:
         Raises:
             StoreError: written by a newer version, or not a run's header.
         """
-        version = record.get("schema_version")
+        version = record.get("schema_version") if isinstance(record, dict) else None
         if not isinstance(version, int) or "run_id" not in record:
             raise StoreError("not the header of a run")
         if version > SCHEMA_VERSION:
@@ -139,7 +191,10 @@ class RunRecord:
                 f"schema {version} is newer than this program's {SCHEMA_VERSION}; update it to read this run"
             )
         known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in record.items() if name in known})
+        try:
+            return cls(**{name: value for name, value in record.items() if name in known})
+        except TypeError as error:
+            raise StoreError(f"not the header of a run: {error}") from None
 
 
 def utc_now() -> str:

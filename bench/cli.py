@@ -1,0 +1,233 @@
+"""The program ``bench``: every verb a thin function over the module that does the work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, BenchError, UsageError
+from bench.store_commands import db_app
+
+app = typer.Typer(
+    name="bench",
+    help="Characterize a machine for mixture-of-experts training: measure, store, judge, show.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(db_app, name="db")
+
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", envvar="BENCH_STORE", help="Folder of stored runs.", show_default="results/store"),
+]
+PresetOption = Annotated[str, typer.Option("--preset", help="quick, standard or full.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PARAM=VALUES", help="Replace a parameter's values: bytes=1KiB:1MiB, dtype=int8."),
+]
+SelectOption = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="PARAM=VALUES", help="Keep only the cases with these values: op=all_*."),
+]
+RanksOption = Annotated[str, typer.Option("--ranks", help="Ranks of multi-rank suites: 4, or a sweep 2,4 or 2:16.")]
+LabOption = Annotated[
+    str, typer.Option("--lab", metavar="SHAPE", help="Emulated cluster: nodes=4,ranks-per-node=2,rate=1gbit.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of traffic and data.")]
+MaxTimeOption = Annotated[
+    float | None, typer.Option("--max-time", help="Most seconds in timed iterations of one case.")
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", help="Seconds without any progress after which a case has failed.")
+]
+ResumeOption = Annotated[
+    str | None, typer.Option("--resume", metavar="RUN", help="Finish an earlier run: its id, a prefix, or latest.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+@app.command()
+def doctor(store: StoreOption = None, as_json: JsonFlag = False) -> None:
+    """What this machine can run, what is missing, and the command that would add it.
+
+    Example: bench doctor
+    """
+    from bench.doctor import exit_code, render, run_checks
+    from bench.store_commands import default_store_path
+
+    checks = run_checks(store or default_store_path())
+    if as_json:
+        _print_json([check.to_dict() for check in checks])
+    else:
+        from rich.console import Console
+
+        Console().print(render(checks))
+    raise typer.Exit(exit_code(checks))
+
+
+@app.command("list")
+def list_suites(
+    suite: Annotated[str | None, typer.Argument(help="Show this suite's parameters and metrics.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The suites that can be run; with a name, its parameters, presets and metrics.
+
+    Example: bench list collectives
+    """
+    from bench.listing import describe_suite, describe_suites, print_suite, print_suites
+
+    if suite is None:
+        overview = describe_suites()
+        _print_json(overview) if as_json else print_suites(overview)
+    else:
+        details = describe_suite(suite)
+        _print_json(details) if as_json else print_suite(details)
+
+
+@app.command()
+def run(
+    suites: Annotated[list[str] | None, typer.Argument(help="Names from `bench list`, or module:Class.")] = None,
+    preset: PresetOption = "quick",
+    overrides: SetOption = None,
+    select: SelectOption = None,
+    ranks: RanksOption = "",
+    lab: LabOption = "",
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    max_time: MaxTimeOption = None,
+    timeout: TimeoutOption = None,
+    resume: ResumeOption = None,
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write rows as JSON lines; - for standard output.")
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Measure suites on this machine, or on the ranks that torchrun, srun or mpirun started.
+
+    Example: bench run collectives --ranks 4 --set bytes=1KiB:64MiB --select op=all_gather
+    """
+    from bench.verbs import RunOptions, run_and_show
+
+    options = RunOptions(
+        suites=tuple(suites or ()),
+        preset=preset,
+        overrides=tuple(overrides or ()),
+        select=tuple(select or ()),
+        ranks=ranks,
+        lab=lab,
+        device=device,
+        seed=seed,
+        max_time_s=max_time,
+        timeout_s=timeout,
+        resume=resume,
+        store=store,
+    )
+    raise typer.Exit(run_and_show(options, json_to))
+
+
+@app.command()
+def characterize(
+    preset: PresetOption = "quick",
+    overrides: SetOption = None,
+    select: SelectOption = None,
+    ranks: RanksOption = "",
+    lab: LabOption = "",
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    max_time: MaxTimeOption = None,
+    timeout: TimeoutOption = None,
+    resume: ResumeOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for report and profile.", show_default="the store")
+    ] = None,
+    as_json: JsonFlag = False,
+    store: StoreOption = None,
+) -> None:
+    """Measure everything about this machine: writes its platform profile and an HTML report.
+
+    Example: bench characterize --preset quick
+    """
+    from bench.verbs import CHARACTERIZE_SUITES, RunOptions, characterize_and_show
+
+    options = RunOptions(
+        suites=CHARACTERIZE_SUITES,
+        preset=preset,
+        overrides=tuple(overrides or ()),
+        select=tuple(select or ()),
+        ranks=ranks,
+        lab=lab,
+        device=device,
+        seed=seed,
+        max_time_s=max_time,
+        timeout_s=timeout,
+        resume=resume,
+        store=store,
+    )
+    raise typer.Exit(characterize_and_show(options, output, as_json))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str] | None, typer.Argument(help="Run ids, unique prefixes, or latest (the default).")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the HTML report there.")] = None,
+    as_json: JsonFlag = False,
+    store: StoreOption = None,
+) -> None:
+    """Show stored runs as tables, or as a self-contained HTML report.
+
+    Example: bench report latest --html report.html
+    """
+    from bench.verbs import report_runs
+
+    report_runs(tuple(runs or ("latest",)), html, as_json, store)
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    print()
+
+
+def _add_commands_of_other_packages() -> None:
+    """Verbs from the entry points ``bench.commands``: a Typer app becomes a group, a function a verb."""
+    from bench.registry import command_entries
+
+    for entry in command_entries():
+        command = entry.load()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=entry.name)
+        else:
+            app.command(entry.name)(command)
+
+
+def main() -> None:
+    """Entry point: errors that a user can meet end with one line and their exit code."""
+    try:
+        _add_commands_of_other_packages()
+        status = app(standalone_mode=False)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except typer.Exit as error:
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        sys.exit(EXIT_NOT_MEASURED)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # click's own usage errors, whichever copy of click typer brings
+            print(f"bench: {error.format_message()}; see --help", file=sys.stderr)
+            sys.exit(UsageError.exit_code)
+        raise
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        sys.exit(EXIT_NOT_MEASURED)
+    sys.exit(status if isinstance(status, int) else EXIT_OK)
+
+
+if __name__ == "__main__":
+    main()

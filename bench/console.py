@@ -1,0 +1,131 @@
+"""What the user sees while a run goes on: a progress bar on a terminal, rows for programs, nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import IO, TYPE_CHECKING
+
+from bench.session import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.progress import Progress, TaskID
+
+    from bench.store.row import Row
+    from bench.sweep import Job
+
+FIRST_GUESS_S = 1.5
+"""Time of a case before any of its suite has been seen."""
+
+
+class ConsoleListener(Listener):
+    """Shows a run on standard error, and hands its rows on.
+
+    Args:
+        rows_to: gets each row as a JSON line as soon as it is safe on disk; None for nobody.
+    """
+
+    def __init__(self, rows_to: IO[str] | None = None) -> None:
+        self._rows_to = rows_to
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._estimate = TimeLeft()
+
+    def started(self, run_id: str, jobs: Sequence[Job], resumed: int) -> None:
+        self._estimate = TimeLeft()
+        for job in jobs:
+            self._estimate.expect(job.suite_name)
+        again = f", {resumed} measured before" if resumed else ""
+        self._say(f"run {run_id}: {len(jobs)} case(s){again}")
+        if sys.stderr.isatty():
+            self._start_bar(len(jobs))
+
+    def case_started(self, job: Job) -> None:
+        if self._progress and self._task is not None:
+            left = format_duration(self._estimate.seconds)
+            self._progress.update(self._task, description=f"{job.suite_name}", case=describe(job), left=left)
+
+    def case_ended(self, job: Job, rows: Sequence[Row], seconds: float) -> None:
+        self._estimate.took(job.suite_name, seconds)
+        if self._rows_to:
+            for row in rows:
+                self._rows_to.write(row.to_json() + "\n")
+            self._rows_to.flush()
+        bad = next((row for row in rows if row.status in ("failed", "timeout", "invalid")), None)
+        if bad:
+            self._say(f"{bad.status}: {job.suite_name} {describe(job)}: {bad.reason}")
+        if self._progress and self._task is not None:
+            self._progress.advance(self._task)
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def close(self) -> None:
+        """Take the bar off the terminal."""
+        if self._progress:
+            self._progress.stop()
+            self._progress = None
+
+    def _say(self, text: str) -> None:
+        if self._progress:
+            self._progress.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _start_bar(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]} left"),
+            TextColumn("{task.fields[case]}", style="dim"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=total, case="", left="?")
+
+
+class TimeLeft:
+    """Estimates the rest of a run from how long the cases of each suite took so far."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, int] = defaultdict(int)
+        self._taken: dict[str, list[float]] = defaultdict(list)
+
+    def expect(self, suite: str) -> None:
+        """One more case of the suite is to come."""
+        self._left[suite] += 1
+
+    def took(self, suite: str, seconds: float) -> None:
+        """A case of the suite is done."""
+        self._left[suite] -= 1
+        self._taken[suite].append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until the end, at the mean pace of each suite."""
+        return sum(count * self._pace(suite) for suite, count in self._left.items())
+
+    def _pace(self, suite: str) -> float:
+        taken = self._taken.get(suite)
+        return sum(taken) / len(taken) if taken else FIRST_GUESS_S
+
+
+def describe(job: Job) -> str:
+    """The case's parameters as people read them."""
+    names = {axis.name: axis for axis in job.suite.axes}
+    return " ".join(
+        f"{name}={names[name].format(value) if name in names else value}" for name, value in job.case.params.items()
+    )
+
+
+def format_duration(seconds: float) -> str:
+    """``75`` as ``1m15s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

@@ -1,0 +1,194 @@
+"""Ranks that an outside launcher started watch each other through their rendezvous store.
+
+Nobody supervises such ranks here: each tells the store twice a second that it lives and how far it
+is, and rank 0 reads them all. When one is lost, rank 0 tells the others to leave their stacks and
+end, stores the failure, and ends too, so that no rank hangs in a collective for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bench.errors import EXIT_NOT_MEASURED
+from bench.launch.diagnosis import name_stalled
+from bench.launch.stacks import dump_stack
+from bench.launch.supervisor import Failure, Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed import Store
+
+    from bench.measure.progress import Progress
+
+BEAT_S = 0.5
+STALE_S = 1.6
+"""A heartbeat this old, once there is other evidence of trouble, means that its rank is dead."""
+STACKS_WAIT_S = 3.0
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+@dataclass
+class Beat:
+    """The last heartbeat of a rank, and when it last changed by this process's clock."""
+
+    text: str = ""
+    changed: float = 0.0
+    moved: float = 0.0
+    phase: str = "start"
+    iteration: int = 0
+
+
+class Watch:
+    """The watching threads of one rank.
+
+    Args:
+        store: the ranks' rendezvous, for these threads alone.
+        on_failure: called on rank 0 with the failure, or None if the launcher ended the run; it
+            stores what it must. The process ends after it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world: int,
+        progress: Progress,
+        patience: Patience,
+        on_failure: Callable[[Failure | None], None],
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._world = world
+        self._progress = progress
+        self._patience = patience
+        self._on_failure = on_failure
+        self._beats = [Beat(changed=time.monotonic(), moved=time.monotonic()) for _ in range(world)]
+        self._trouble = threading.Event()
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Begin to watch. Ending signals must already be blocked in every thread (``block_signals``)."""
+        self._say_alive()
+        threading.Thread(target=self._guard, daemon=True).start()
+        threading.Thread(target=self._wait_for_signal, daemon=True).start()
+
+    def stop(self) -> None:
+        """The run ended well: a rank that leaves now is not lost."""
+        self._over.set()
+
+    def report(self, error: str, traceback: str) -> None:
+        """This rank raised: tell rank 0, and wait to be ended."""
+        self._store.set(f"raised/{self._rank}", json.dumps([error, traceback]))
+        threading.Event().wait()
+
+    def _wait_for_signal(self) -> None:
+        signal.sigwait(ENDING_SIGNALS)
+        if self._over.is_set():
+            os._exit(EXIT_NOT_MEASURED)
+        self._store.set(f"signalled/{self._rank}", "1")
+        self._trouble.set()
+        time.sleep(STALE_S + STACKS_WAIT_S + 2 * BEAT_S)
+        os._exit(EXIT_NOT_MEASURED)
+
+    def _guard(self) -> None:
+        try:
+            while not self._over.wait(BEAT_S):
+                self._say_alive()
+                if self._rank == 0:
+                    self._look_around()
+                elif self._store.check(["abort"]):
+                    self._store.set(f"stack/{self._rank}", dump_stack(os.getpid()))
+                    os._exit(EXIT_NOT_MEASURED)
+        except Exception as error:
+            if not self._over.is_set():
+                print(f"bench: rank {self._rank} lost the other ranks: {error}", file=sys.stderr, flush=True)
+                os._exit(EXIT_NOT_MEASURED)
+
+    def _say_alive(self) -> None:
+        beat = [self._progress.phase, self._progress.iteration, time.monotonic_ns()]
+        self._store.set(f"beat/{self._rank}", json.dumps(beat))
+
+    def _look_around(self) -> None:
+        self._read_beats()
+        now = time.monotonic()
+        raised = self._keys("raised")
+        silent = self._silent(self._patience.heartbeat_s)
+        if raised or self._trouble.is_set():
+            # A dead rank makes its peers raise, and its launcher end them: wait to tell cause from consequence.
+            until = now + STALE_S
+            while time.monotonic() < until:
+                time.sleep(BEAT_S)
+                self._say_alive()
+                self._read_beats()
+            self._end(self._cause(self._silent(STALE_S), self._keys("raised")))
+        elif silent:
+            seconds = self._patience.heartbeat_s
+            self._end(Failure("timeout", f"rank {_listed(silent)} stopped answering for {seconds:g} s"))
+        elif now - max(beat.moved for beat in self._beats) > self._patience.stall_s:
+            self._end(Failure("timeout", ""))
+
+    def _read_beats(self) -> None:
+        known = [rank for rank in range(self._world) if self._beats[rank].text or self._store.check([f"beat/{rank}"])]
+        now = time.monotonic()
+        for rank, raw in zip(known, self._store.multi_get([f"beat/{rank}" for rank in known]), strict=True):
+            beat, text = self._beats[rank], raw.decode()
+            if text == beat.text:
+                continue
+            phase, iteration, _ = json.loads(text)
+            if (phase, iteration) != (beat.phase, beat.iteration):
+                beat.moved = now
+            beat.text, beat.changed, beat.phase, beat.iteration = text, now, phase, iteration
+
+    def _silent(self, seconds: float) -> list[int]:
+        now = time.monotonic()
+        return [rank for rank, beat in enumerate(self._beats) if now - beat.changed > seconds]
+
+    def _keys(self, kind: Literal["raised", "signalled"]) -> dict[int, str]:
+        ranks = [rank for rank in range(self._world) if self._store.check([f"{kind}/{rank}"])]
+        return {rank: self._store.get(f"{kind}/{rank}").decode() for rank in ranks}
+
+    def _cause(self, silent: list[int], raised: dict[int, str]) -> Failure | None:
+        if silent:
+            return Failure("failed", f"rank {_listed(silent)} died")
+        if raised:
+            texts = [f"rank {rank} raised {json.loads(text)[0]}" for rank, text in raised.items()]
+            details = {rank: json.loads(text)[1] for rank, text in raised.items()}
+            return Failure("failed", "; ".join(texts), details)
+        return None
+
+    def _end(self, failure: Failure | None) -> None:
+        """Collect the stacks of all ranks, have the failure stored, and end this process."""
+        self._store.set("abort", "1")
+        stacks = {0: dump_stack(os.getpid())} if failure else {}
+        until = time.monotonic() + STACKS_WAIT_S
+        while failure and len(stacks) < self._world and time.monotonic() < until:
+            for rank in range(1, self._world):
+                if rank not in stacks and self._store.check([f"stack/{rank}"]):
+                    stacks[rank] = self._store.get(f"stack/{rank}").decode()
+            time.sleep(BEAT_S / 5)
+        if failure:
+            for rank, stack in stacks.items():
+                failure.details[rank] = f"{failure.details.get(rank, '')}\n{stack}".strip()
+            if not failure.reason:
+                positions = {rank: (beat.phase, beat.iteration) for rank, beat in enumerate(self._beats)}
+                stalled = name_stalled(positions, failure.details)
+                failure.reason = f"{stalled}: no rank made progress for {self._patience.stall_s:g} s"
+        self._on_failure(failure)
+        os._exit(EXIT_NOT_MEASURED)
+
+
+def block_signals() -> None:
+    """Leave SIGTERM and SIGINT to the watching thread: the main one may hang in a collective."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(str(rank) for rank in ranks)

@@ -1,0 +1,276 @@
+"""A run from start to seal: measures the jobs of a sweep under supervision and stores every outcome."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bench.definitions import format_bytes
+from bench.environment import fingerprint, identity_digest
+from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, UsageError
+from bench.hardware import available_memory_bytes, usable_cores
+from bench.launch.lab import Lab, LabShape, remove_leftovers
+from bench.launch.site import Device, lab_site, local_site
+from bench.launch.supervisor import Failure, Patience, RankProcesses
+from bench.measure.runner import placed_case, unmeasured_rows
+from bench.measure.sampling import Sampling
+from bench.store.attachments import save_stacks
+from bench.store.row import Row, RunRecord, new_run_id, utc_now
+from bench.store.writer import RunWriter
+from bench.sweep import Job, Request, make_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from bench.suite import Site
+
+RANK_MEMORY_BYTES = 256 << 20
+"""What an idle worker with torch loaded takes for itself, measured on Linux x86-64."""
+START_ATTEMPTS = 2
+"""A group that fails to start so often in a row will not start for the next case either."""
+
+
+class InterruptedRunError(BaseException):
+    """SIGTERM, made an exception so that everything is cleaned up as after Ctrl-C."""
+
+
+class Listener:
+    """Told what happens during a run; the command line shows it. Every method does nothing here."""
+
+    def started(self, run_id: str, jobs: Sequence[Job], resumed: int) -> None:
+        """The run's file is open; ``resumed`` of its jobs were measured before."""
+
+    def case_started(self, job: Job) -> None:
+        """A case is about to be measured."""
+
+    def case_ended(self, job: Job, rows: Sequence[Row], seconds: float) -> None:
+        """The rows of a case are safe on disk."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know, in one line."""
+
+
+@dataclass
+class Outcome:
+    """What became of a run."""
+
+    run_id: str
+    rows: list[Row] = field(default_factory=list)
+    interrupted: bool = False
+    cases_left: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """0 only if all that was asked for has a number, or a reason why this machine is not meant for it."""
+        bad = any(row.status in ("failed", "timeout", "invalid") for row in self.rows)
+        return EXIT_NOT_MEASURED if bad or self.interrupted else EXIT_OK
+
+
+def execute(request: Request, store: Path, listener: Listener, command: Sequence[str]) -> Outcome:
+    """Measure everything that was asked for, in a new run.
+
+    Raises:
+        UsageError: the request cannot be met here; nothing was started.
+        StoreError: the store cannot be written; what was stored before is kept.
+    """
+    shape = LabShape.parse(request.lab) if request.lab else None
+    record = new_record(request, command)
+    jobs = make_sweep(request, shape.world if shape else None, start_at=rotation(record.run_id))
+    refuse_impossible_worlds(jobs)
+    choose_device(request)
+    with RunWriter(store, record) as writer:
+        return _measure(request, shape, jobs, store, writer, listener, resumed=0)
+
+
+def resume(run: str, store: Path, listener: Listener) -> Outcome:
+    """Measure the cases of an earlier run that have no row yet, into that run.
+
+    Raises:
+        UsageError: no such run, or it was measured on another machine.
+    """
+    with reopen(run, store) as writer:
+        request = Request.from_dict(writer.record.plan)
+        shape = LabShape.parse(request.lab) if request.lab else None
+        jobs = make_sweep(request, shape.world if shape else None)
+        device = choose_device(request)
+        left = jobs_left(
+            jobs, writer.record.run_id, store, lambda job: _sites(job.world, shape, device, request.seed)[0]
+        )
+        refuse_impossible_worlds(left)
+        return _measure(request, shape, left, store, writer, listener, resumed=len(jobs) - len(left))
+
+
+def new_record(request: Request, command: Sequence[str]) -> RunRecord:
+    """The record of a run that starts now."""
+    return RunRecord(
+        run_id=new_run_id(),
+        started_at=utc_now(),
+        command=list(command),
+        suites=list(request.suites),
+        preset=request.preset,
+        seed=request.seed,
+        lab=request.lab,
+        fingerprint=dict(fingerprint()),
+        plan=request.to_dict(),
+    )
+
+
+def rotation(run_id: str) -> int:
+    """Where the order of the cases starts: any number will do that differs from run to run."""
+    return int(run_id[-8:], 16)
+
+
+def reopen(run: str, store: Path) -> RunWriter:
+    """The writer of an earlier run, by its id, a unique prefix of it, or ``latest``.
+
+    Raises:
+        UsageError: no such run, or it was measured on another machine.
+    """
+    from bench.store.reader import Store
+
+    writer = RunWriter.reopen(store, Store(store).resolve(run))
+    here, there = identity_digest(fingerprint()), identity_digest(writer.record.fingerprint)
+    if here != there:
+        writer.close()
+        raise UsageError(
+            f"run {writer.record.run_id} was measured on another machine ({there}; this is {here}); start a new run"
+        )
+    return writer
+
+
+def jobs_left(jobs: Sequence[Job], run_id: str, store: Path, site_of: Callable[[Job], Site]) -> list[Job]:
+    """Those of the jobs that have no row in the run, whatever its status."""
+    from bench.store.reader import Store
+
+    measured = {(row.suite, row.case) for row in Store(store).rows(run_ids=[run_id])}
+    return [job for job in jobs if (job.suite.name, placed_case(job.suite, job.case, site_of(job)).id) not in measured]
+
+
+def sampling_for(request: Request) -> Sampling:
+    """The sampling settings that a request asks for."""
+    sampling = Sampling.from_preset(request.preset)
+    return sampling if request.max_time_s is None else sampling.with_max_time(request.max_time_s)
+
+
+def patience_for(request: Request) -> Patience:
+    """How long a request lets a group stand still."""
+    return Patience() if request.timeout_s is None else Patience.from_timeout(request.timeout_s)
+
+
+def refuse_impossible_worlds(jobs: Sequence[Job]) -> None:
+    """More ranks than this machine's memory can hold are refused before anything starts."""
+    world, free = max((job.world for job in jobs), default=1), available_memory_bytes()
+    if world > 1 and world * RANK_MEMORY_BYTES > free:
+        raise UsageError(
+            f"{world} ranks need about {format_bytes(world * RANK_MEMORY_BYTES)} of memory, {format_bytes(free)} are"
+            f" free; at most {free // RANK_MEMORY_BYTES} ranks fit on this machine"
+        )
+
+
+def choose_device(request: Request) -> Device:
+    """cpu or cuda, as asked for; auto takes cuda where a device answers.
+
+    Raises:
+        UsageError: cuda was asked for and there is none.
+    """
+    from bench.hardware import cuda_device_count
+
+    count = cuda_device_count() if request.device != "cpu" else 0
+    if request.device == "cuda" and not count:
+        raise UsageError("--device cuda: no CUDA device is visible here; `bench doctor` says what was found")
+    return "cuda" if count else "cpu"
+
+
+def _sites(world: int, shape: LabShape | None, device: Device, seed: int) -> list[Site]:
+    if shape and world > 1:
+        return [lab_site(rank, shape, seed) for rank in range(world)]
+    return [local_site(rank, world, device, seed) for rank in range(world)]
+
+
+def _measure(
+    request: Request,
+    shape: LabShape | None,
+    jobs: list[Job],
+    store: Path,
+    writer: RunWriter,
+    listener: Listener,
+    resumed: int,
+) -> Outcome:
+    outcome = Outcome(writer.record.run_id, cases_left=len(jobs))
+    listener.started(outcome.run_id, jobs, resumed)
+    for text in remove_leftovers():
+        listener.note(text)
+    try:
+        with _sigterm_as_exception(), ExitStack() as stack:
+            lab = stack.enter_context(Lab(shape)) if shape else None
+            for job, rows, seconds in _supervise(request, shape, lab, jobs, store, outcome.run_id, listener):
+                writer.append(rows)
+                outcome.rows += rows
+                outcome.cases_left -= 1
+                listener.case_ended(job, rows, seconds)
+    except (KeyboardInterrupt, InterruptedRunError):
+        outcome.interrupted = True
+    writer.seal()
+    return outcome
+
+
+def _supervise(
+    request: Request,
+    shape: LabShape | None,
+    lab: Lab | None,
+    jobs: list[Job],
+    store: Path,
+    run_id: str,
+    listener: Listener,
+) -> Iterator[tuple[Job, list[Row], float]]:
+    """Each job with its rows, measured or not; groups of ranks start when needed and after each failure."""
+    device = choose_device(request)
+    sampling, patience = sampling_for(request), patience_for(request)
+    by_world: dict[int, list[Job]] = {}
+    for job in jobs:
+        by_world.setdefault(job.world, []).append(job)
+    for world, group_jobs in by_world.items():
+        sites = _sites(world, shape, device, request.seed)
+        with RankProcesses(sites, patience, lab if world > 1 else None, _threads(world)) as ranks:
+            for job in group_jobs:
+                listener.case_started(job)
+                began = time.monotonic()
+                result = _attempt(ranks, job, sampling)
+                if isinstance(result, Failure):
+                    reason = result.reason
+                    if result.details:
+                        reason += f"; stacks in {save_stacks(store, run_id, result.details)}"
+                    result = unmeasured_rows(job.suite, job.case, sites[0], result.status, reason)
+                yield job, result, time.monotonic() - began
+
+
+def _attempt(ranks: RankProcesses, job: Job, sampling: Sampling) -> list[Row] | Failure:
+    if not ranks.running:
+        if ranks.failed_starts >= START_ATTEMPTS:
+            return Failure("failed", f"no group of {job.world} rank(s) starts here (tried {START_ATTEMPTS} times)")
+        failure = ranks.start()
+        if failure:
+            failure.reason = f"the group did not start: {failure.reason}"
+            return failure
+    return ranks.run_case(job.suite_name, job.case, sampling)
+
+
+def _threads(world: int) -> dict[str, str]:
+    """Compute threads of each rank: the cores are shared out evenly."""
+    return {"OMP_NUM_THREADS": str(max(1, usable_cores() // world))}
+
+
+@contextmanager
+def _sigterm_as_exception() -> Iterator[None]:
+    def raise_it(*_: Any) -> None:
+        raise InterruptedRunError
+
+    previous: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, raise_it)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

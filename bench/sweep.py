@@ -1,0 +1,157 @@
+"""What to measure: from the words of the command line to an ordered list of cases."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from bench.errors import UsageError
+from bench.registry import load_suite
+from bench.suite import PRESETS, Axis, Case, Preset, Suite, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked to be measured; stored with the run, so that it can be resumed.
+
+    Attributes:
+        suites: names or ``module:Class`` references.
+        preset: quick, standard or full.
+        overrides: ``axis=values`` texts of ``--set``.
+        select: ``axis=pattern`` texts of ``--select``; a case must match all.
+        ranks: worlds of the multi-rank suites; empty for the preset's own.
+        lab: the emulated cluster's shape, or empty.
+        device: cpu, cuda, or auto for cuda where there is one.
+        seed: of traffic and data.
+        max_time_s: most time in timed iterations of a case; None for the preset's.
+        timeout_s: a case in which nothing moves for so long has failed; None for the default.
+    """
+
+    suites: tuple[str, ...]
+    preset: Preset = "quick"
+    overrides: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    lab: str = ""
+    device: DeviceChoice = "auto"
+    seed: int = 0
+    max_time_s: float | None = None
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise UsageError(f"unknown preset {self.preset!r}; known: {', '.join(PRESETS)}")
+        if self.device not in get_args(DeviceChoice):
+            raise UsageError(f"--device takes {', '.join(get_args(DeviceChoice))}, not {self.device!r}")
+        if any(ranks < 1 for ranks in self.ranks):
+            raise UsageError(f"--ranks needs whole numbers from 1 up, not {min(self.ranks)}")
+        for name, seconds in (("--max-time", self.max_time_s), ("--timeout", self.timeout_s)):
+            if seconds is not None and not seconds > 0:
+                raise UsageError(f"{name} needs seconds above 0, not {seconds:g}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Request:
+        """The request of a stored run.
+
+        Raises:
+            UsageError: the run was not started by this verb.
+        """
+        try:
+            values: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+            }
+            return cls(**values)
+        except TypeError as error:
+            raise UsageError(f"this run cannot be resumed: {error}") from None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A case to measure, and the number of ranks that it takes."""
+
+    suite_name: str
+    suite: Suite = field(compare=False)
+    case: Case
+    world: int
+
+
+def make_sweep(request: Request, lab_world: int | None = None, start_at: int = 0) -> list[Job]:
+    """All cases that were asked for, in the order in which they are measured.
+
+    Worlds go from small to large, so that each group of ranks starts once. Within a world the
+    order is rotated by ``start_at``: a slow drift of the machine then meets other cases each run.
+
+    Raises:
+        UsageError: an unknown suite, parameter or value, or nothing left to measure.
+    """
+    suites = [(name, load_suite(name)) for name in dict.fromkeys(request.suites)]
+    _refuse_placement_without_ranks(request, [suite for _, suite in suites])
+    overrides = _parse_assignments("--set", request.overrides, [suite for _, suite in suites])
+    selections = _parse_assignments("--select", request.select, [suite for _, suite in suites])
+    jobs = [job for name, suite in suites for job in _jobs_of(name, suite, request, overrides, selections, lab_world)]
+    if not jobs:
+        raise UsageError("no case is left to measure; `bench list SUITE` shows the parameters and their values")
+    worlds = sorted({job.world for job in jobs})
+    return [job for world in worlds for job in _rotated([job for job in jobs if job.world == world], start_at)]
+
+
+def _refuse_placement_without_ranks(request: Request, suites: Sequence[Suite]) -> None:
+    if not any(suite.distributed for suite in suites) and (request.ranks or request.lab):
+        option = "--lab" if request.lab else "--ranks"
+        raise UsageError(f"{option} is for multi-rank suites; {suites[0].name!r} runs in one process")
+
+
+def _jobs_of(
+    name: str,
+    suite: Suite,
+    request: Request,
+    overrides: Mapping[str, str],
+    selections: Mapping[str, str],
+    lab_world: int | None,
+) -> list[Job]:
+    axes = {axis.name: axis for axis in suite.axes}
+    values: dict[str, list[Value]] = {key: axes[key].parse(text) for key, text in overrides.items() if key in axes}
+    if suite.distributed and (lab_world or request.ranks):
+        values["ranks"] = [lab_world] if lab_world else list(request.ranks)
+    keep = [_matcher(axes[key], text) for key, text in selections.items() if key in axes]
+    return [
+        Job(name, suite, case, int(case["ranks"]) if suite.distributed else 1)
+        for case in suite.cases(request.preset, values)
+        if all(matches(case) for matches in keep)
+    ]
+
+
+def _parse_assignments(option: str, texts: Sequence[str], suites: Sequence[Suite]) -> dict[str, str]:
+    """``axis=text`` by axis; an axis that no suite of the run has is an error that lists the known ones."""
+    assignments: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise UsageError(f"{option} takes PARAMETER=VALUES, not {text!r}")
+        if not any(axis.name == name for suite in suites for axis in suite.axes):
+            suites[0].axis(name)
+        assignments[name] = value
+    return assignments
+
+
+def _matcher(axis: Axis, text: str) -> Callable[[Case], bool]:
+    """Whether a case's value is among those of the text; strings may use the wildcards of the shell."""
+    if axis.kind == "str":
+        patterns = [part.strip() for part in text.split(",")]
+        return lambda case: any(fnmatch.fnmatchcase(str(case[axis.name]), pattern) for pattern in patterns)
+    wanted = axis.parse(text)
+    return lambda case: case[axis.name] in wanted
+
+
+def _rotated(jobs: list[Job], start_at: int) -> list[Job]:
+    offset = start_at % len(jobs)
+    return jobs[offset:] + jobs[:offset]

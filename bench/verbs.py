@@ -1,0 +1,224 @@
+"""The longer verbs of the command line: run, characterize and report, from options to exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from bench.console import ConsoleListener
+from bench.definitions import parse_range
+from bench.errors import EXIT_NOT_MEASURED, StoreError, UsageError
+from bench.launch.launchers import Launched, detect
+from bench.session import Outcome, execute, resume
+from bench.store_commands import default_store_path
+from bench.sweep import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bench.platform_profile import PlatformProfile
+    from bench.store.row import Row, RunRecord
+
+CHARACTERIZE_SUITES = (
+    "memory",
+    "matmul_peak",
+    "attention",
+    "expert_gemm",
+    "collectives",
+    "alltoall",
+    "allgather_latency",
+)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of ``bench run`` and ``bench characterize`` as typed; ``Request`` says what they mean."""
+
+    suites: tuple[str, ...]
+    preset: str
+    overrides: tuple[str, ...]
+    select: tuple[str, ...]
+    ranks: str
+    lab: str
+    device: str
+    seed: int
+    max_time_s: float | None
+    timeout_s: float | None
+    resume: str | None
+    store: Path | None
+
+    @property
+    def store_path(self) -> Path:
+        return self.store or default_store_path()
+
+    def request(self) -> Request:
+        """The checked request.
+
+        Raises:
+            UsageError: a value that no run can have.
+        """
+        if not self.suites and self.resume is None:
+            raise UsageError("name at least one suite; `bench list` shows them")
+        return Request(
+            suites=self.suites,
+            preset=self.preset,  # type: ignore[arg-type]  # Request checks it
+            overrides=self.overrides,
+            select=self.select,
+            ranks=parse_ranks(self.ranks),
+            lab=self.lab,
+            device=self.device,  # type: ignore[arg-type]  # Request checks it
+            seed=self.seed,
+            max_time_s=self.max_time_s,
+            timeout_s=self.timeout_s,
+        )
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Worlds from ``4``, ``2,4`` or ``2:16``; nothing for the preset's own.
+
+    Raises:
+        UsageError: not numbers from 1 up.
+    """
+    if not text:
+        return ()
+    try:
+        return tuple(ranks for part in text.split(",") for ranks in parse_range(part.strip()))
+    except UsageError:
+        raise UsageError(f"--ranks needs whole numbers from 1 up, such as 4, 2,4 or 2:16, not {text!r}") from None
+
+
+def run_and_show(options: RunOptions, json_to: str | None) -> int:
+    """``bench run``: measure, show a table (or rows as JSON), and give the exit code."""
+    with ExitStack() as stack:
+        rows_to = stack.enter_context(_open_rows(json_to)) if json_to else None
+        launched = detect()
+        outcome = _measure(options, launched, rows_to)
+    if launched and launched.rank != 0:
+        return outcome.exit_code
+    if json_to != "-":
+        _print_rows(outcome.rows)
+    _say_how_it_ended(outcome, options)
+    return outcome.exit_code
+
+
+def characterize_and_show(options: RunOptions, output: Path | None, as_json: bool) -> int:
+    """``bench characterize``: measure every suite, write profile and report, and name them last."""
+    launched = detect()
+    outcome = _measure(options, launched, None)
+    if launched and launched.rank != 0:
+        return outcome.exit_code
+    rows, runs = load_runs(options.store_path, (outcome.run_id,))
+    profile_path, report_path = write_results(rows, runs, output or options.store_path / "reports" / outcome.run_id)
+    _say_how_it_ended(outcome, options)
+    if as_json:
+        paths = {"run_id": outcome.run_id, "profile": str(profile_path), "report": str(report_path)}
+        print(json.dumps(paths))
+    else:
+        print(f"profile: {profile_path}")
+        print(f"report:  {report_path}")
+    return outcome.exit_code
+
+
+def report_runs(names: tuple[str, ...], html: Path | None, as_json: bool, store: Path | None) -> None:
+    """``bench report``: stored runs as tables, as JSON lines, or as an HTML page."""
+    rows, runs = load_runs(store or default_store_path(), names)
+    if html is not None:
+        from bench.report.html import write_html
+
+        print(f"report: {write_html(html, rows, runs, build_profile_if_any(rows, runs))}")
+    elif as_json:
+        for row in rows:
+            print(row.to_json())
+    else:
+        _print_rows(rows)
+
+
+def load_runs(store: Path, names: tuple[str, ...]) -> tuple[list[Row], list[RunRecord]]:
+    """Rows and records of stored runs, by id, unique prefix, or ``latest``.
+
+    Raises:
+        UsageError: no such run.
+    """
+    from bench.store.reader import Store
+
+    reader = Store(store)
+    run_ids = list(dict.fromkeys(reader.resolve(name) for name in names))
+    rows = reader.rows(run_ids=run_ids)
+    for warning in reader.torn:
+        print(f"bench: {warning}", file=sys.stderr)
+    return rows, [reader.record(run_id) for run_id in run_ids]
+
+
+def write_results(rows: list[Row], runs: list[RunRecord], folder: Path) -> tuple[Path, Path]:
+    """Write ``profile.json`` and ``report.html`` into a folder; returns both paths."""
+    from bench.profile_builder import build_profile
+    from bench.report.html import write_html
+
+    profile = build_profile(rows, runs)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {folder}: {error.strerror}; choose another with --output") from error
+    profile_path = folder / "profile.json"
+    profile.save(profile_path)
+    return profile_path, write_html(folder / "report.html", rows, runs, profile)
+
+
+def build_profile_if_any(rows: list[Row], runs: list[RunRecord]) -> PlatformProfile | None:
+    """The platform profile of the rows, or None where no suite of ``characterize`` is among them."""
+    from bench.profile_builder import build_profile
+
+    return build_profile(rows, runs) if any(row.suite in CHARACTERIZE_SUITES for row in rows) else None
+
+
+def _measure(options: RunOptions, launched: Launched | None, rows_to: IO[str] | None) -> Outcome:
+    """Measure under a launcher if there is one, else under our own supervision."""
+    request = options.request()
+    listener = ConsoleListener(rows_to)
+    try:
+        if launched:
+            from bench.launched_session import execute_launched
+
+            return execute_launched(launched, request, options.store_path, listener, sys.argv[1:], options.resume)
+        if options.resume is not None:
+            return resume(options.resume, options.store_path, listener)
+        return execute(request, options.store_path, listener, sys.argv[1:])
+    finally:
+        listener.close()
+
+
+@contextmanager
+def _open_rows(target: str) -> Iterator[IO[str]]:
+    if target == "-":
+        yield sys.stdout
+        return
+    try:
+        file = open(target, "w")  # noqa: SIM115  # closed below; only opening may fail with this message
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def _print_rows(rows: list[Row]) -> None:
+    from rich.console import Console
+
+    from bench.report.terminal import summary_table
+
+    Console().print(summary_table(rows))
+
+
+def _say_how_it_ended(outcome: Outcome, options: RunOptions) -> None:
+    cases: dict[tuple[str, str], str] = {}
+    for row in outcome.rows:
+        key = (row.suite, row.case)
+        cases[key] = row.status if cases.get(key, "ok") == "ok" else cases[key]
+    counts = {status: list(cases.values()).count(status) for status in dict.fromkeys(cases.values())}
+    text = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"
+    print(f"run {outcome.run_id}: {text}; stored in {options.store_path}", file=sys.stderr)
+    if outcome.exit_code == EXIT_NOT_MEASURED and outcome.cases_left:
+        print(f"{outcome.cases_left} case(s) left; go on with --resume {outcome.run_id}", file=sys.stderr)

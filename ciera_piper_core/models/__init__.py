@@ -1,0 +1,1 @@
+"""Model architectures, and the transformer parts that are built from them."""

@@ -1,0 +1,1 @@
+"""Mixture-of-experts layers: the experts' computation, routing and placement."""

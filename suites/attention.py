@@ -1,0 +1,176 @@
+"""Attention blocks of the catalogue's models: QKV projection, causal attention and output projection.
+
+The block is timed whole, forward alone or with the gradients of input and weights. Tensor
+parallelism divides the heads as in deployments, and shows one rank's share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from bench.suite import Axis
+from ciera_piper_core.models import catalogue
+from ciera_piper_core.models.attention_shape import AttentionShape
+from suites.compute import DTYPE, DTYPES, THREADS, ComputeSuite, ThreadedWorkload, item_bytes
+from suites.tensors import count_wrong, fill, row_scale, tolerance, torch_dtype, whole_scale
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+
+    from bench.suite import Case, Context, Preset, Value
+
+DIRECTIONS = ("forward", "forward_backward")
+BACKWARD_FACTOR = 3
+EARLY_POSITIONS = 4
+"""The first tokens see few others, so there a wrong mask shows best."""
+
+LATER_POSITIONS = 12
+
+
+class AttentionSuite(ComputeSuite):
+    """One attention block a case."""
+
+    name: ClassVar[str] = "attention"
+    summary: ClassVar[str] = "attention blocks of the catalogue's models: MHA, GQA and MLA, forward and backward"
+    method_version: ClassVar[int] = 1
+    axes: ClassVar[tuple[Axis, ...]] = (
+        Axis("model", "str", "architecture whose attention block is computed", tuple(catalogue.names())),
+        Axis("tensor_parallel", "int", "ranks that share the heads; the block is one rank's part"),
+        Axis("sequence", "int", "tokens of a sequence"),
+        Axis("batch", "int", "sequences"),
+        Axis(
+            "direction", "str", "forward alone, or with the gradients of input and weights (3 x the work)", DIRECTIONS
+        ),
+        DTYPE,
+        THREADS,
+    )
+    presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
+        "quick": {
+            "model": ("olmoe-1b-7b", "mixtral-8x7b", "deepseek-v2-lite"),
+            "tensor_parallel": (8,),
+            "sequence": (512, 2048),
+            "batch": (1,),
+            "direction": DIRECTIONS,
+            "dtype": ("bfloat16",),
+            "threads": (0,),
+        },
+        "standard": {
+            "model": ("olmoe-1b-7b", "mixtral-8x7b", "qwen3-235b-a22b", "deepseek-v2-lite", "deepseek-v3"),
+            "tensor_parallel": (1, 8),
+            "sequence": (512, 1024, 2048, 4096, 8192),
+            "batch": (1,),
+            "direction": DIRECTIONS,
+            "dtype": ("bfloat16",),
+            "threads": (0,),
+        },
+        "full": {
+            "model": tuple(catalogue.names()),
+            "tensor_parallel": (1, 2, 4, 8),
+            "sequence": (512, 1024, 2048, 4096, 8192),
+            "batch": (1, 4),
+            "direction": DIRECTIONS,
+            "dtype": DTYPES,
+            "threads": (0,),
+        },
+    }
+
+    def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
+        for case in super().cases(preset, overrides):
+            yield type(case)({**case.params, "heads": catalogue.load(case["model"]).head_kind})
+
+    def keeps(self, case: Case) -> bool:
+        shape = AttentionShape.from_architecture(catalogue.load(case["model"]))
+        return case["sequence"] > 0 and case["batch"] > 0 and shape.can_shard(case["tensor_parallel"])
+
+    def flops(self, case: Case) -> int:
+        forward = shape_of(case).forward_flops(case["batch"], case["sequence"])
+        return forward * (BACKWARD_FACTOR if case["direction"] == "forward_backward" else 1)
+
+    def memory_bytes(self, case: Case) -> int:
+        shape, item = shape_of(case), item_bytes(case)
+        tokens = int(case["batch"]) * int(case["sequence"])
+        backward = case["direction"] == "forward_backward"
+        # Input, output, latents and q, k, v with the copies that the kernel wants; as much again twice for gradients.
+        heads = shape.heads * 4 * max(shape.qk_dim, shape.v_dim)
+        row = 2 * shape.hidden + heads + (shape.mla.q_lora + shape.mla.kv_lora if shape.mla else 0)
+        measured = (3 if backward else 1) * tokens * row * item + (2 if backward else 1) * shape.parameters() * item
+        # The oracle holds weights, input, keys and values in double precision, with gradients if there are any.
+        oracle = 8 * (shape.parameters() + tokens * (shape.hidden + heads))
+        return measured + (2 if backward else 1) * oracle
+
+    def setup(self, case: Case, context: Context) -> _Block:
+        return _Block(self, case, context)
+
+
+def shape_of(case: Case) -> AttentionShape:
+    """The block's dimensions, on one tensor-parallel rank."""
+    return AttentionShape.from_architecture(catalogue.load(case["model"])).shard(case["tensor_parallel"])
+
+
+class _Block(ThreadedWorkload):
+    """One pass of the block over the batch."""
+
+    def __init__(self, suite: AttentionSuite, case: Case, context: Context) -> None:
+        import torch
+
+        from ciera_piper_core.models.attention import CausalAttention
+
+        super().__init__(case, context.site)
+        self.work = suite.work(case, context.site)
+        dtype, device, seed = torch_dtype(case["dtype"]), context.site.device, context.site.seed
+        self._backward = case["direction"] == "forward_backward"
+        self._block = CausalAttention(shape_of(case), dtype=dtype, device=device)
+        for index, weight in enumerate(self._block.parameters()):
+            fill(weight, seed + 10 + index, weight.shape[-1] ** -0.5)
+        size = case["batch"], case["sequence"], self._block.shape.hidden
+        self._x = fill(torch.empty(size, dtype=dtype, device=device), seed).requires_grad_(self._backward)
+        self._upstream = fill(torch.empty(size, dtype=dtype, device=device), seed + 1) if self._backward else None
+        self.output = torch.full(size, torch.nan, dtype=dtype, device=device)
+        self.gradients: tuple[torch.Tensor, ...] = ()
+
+    def run(self) -> None:
+        import torch
+
+        with torch.set_grad_enabled(self._backward):
+            output = self._block(self._x)
+        if self._upstream is not None:
+            self.gradients = torch.autograd.grad(output, (self._x, *self._block.parameters()), self._upstream)
+        self.output = output.detach()
+
+    def check(self) -> int:
+        """Wrong elements of the outputs at some positions of every sequence, and of gradients.
+
+        For the gradients the block runs again, with an upstream gradient that is zero at all other
+        positions: then these few positions determine every gradient.
+        """
+        import torch
+
+        from ciera_piper_core.models.attention_reference import reference_attention
+
+        names = [name.removeprefix("weights.") for name, _ in self._block.named_parameters()]
+        oracle = [p.detach().double().requires_grad_(self._backward) for p in (self._x, *self._block.parameters())]
+        positions = sampled_positions(self._x.shape[1])
+        shape = self._block.shape
+        expected = reference_attention(shape, dict(zip(names, oracle[1:], strict=True)), oracle[0], positions)
+        allowed = tolerance(self.output.dtype, max(max(size) for size in shape.projections().values()))
+        values = expected.detach()
+        wrong = count_wrong(self.output[:, positions], values, allowed, scale=row_scale(values))
+        if self._upstream is not None:
+            kept = torch.zeros_like(self._upstream)
+            kept[:, positions] = self._upstream[:, positions]
+            self._upstream = kept
+            self.run()
+            of_input, *of_weights = torch.autograd.grad(expected, oracle, kept[:, positions].double())
+            measured, *rest = self.gradients
+            wrong += count_wrong(measured, of_input, 2 * allowed, scale=row_scale(of_input))
+            for mine, gradient in zip(rest, of_weights, strict=True):
+                wrong += count_wrong(mine, gradient, 2 * allowed, scale=whole_scale(gradient))
+        return wrong
+
+
+def sampled_positions(sequence: int) -> list[int]:
+    """The first few positions, and some up to the last that meet every part of a kernel's block."""
+    later = ((sequence - 1) * step // LATER_POSITIONS for step in range(1, LATER_POSITIONS + 1))
+    return sorted({*range(min(EARLY_POSITIONS, sequence)), *later})

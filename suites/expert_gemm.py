@@ -1,0 +1,264 @@
+"""Expert feed-forward products over tokens an expert: one grouped product against a loop, even and ragged.
+
+The weights rotate through more memory than the caches hold: in training an expert's weights come
+from memory, because other layers ran since. The activation between the products is part of the
+time and not of the operations.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import TYPE_CHECKING, ClassVar
+
+from bench.suite import Axis
+from ciera_piper_core.models import catalogue
+from suites.compute import DTYPE, DTYPES, THREADS, ComputeSuite, ThreadedWorkload, item_bytes, rotation
+from suites.tensors import count_wrong, fill, row_scale, tolerance, torch_dtype, whole_scale
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from bench.suite import Case, Context, Preset, Value
+    from ciera_piper_core.moe.grouped import Experts
+
+DISTRIBUTIONS = ("uniform", "zipf", "with_empty")
+DIRECTIONS = ("forward", "forward_backward")
+DIRECTION = Axis(
+    "direction", "str", "forward alone, or with the gradients of input and weights (three times the work)", DIRECTIONS
+)
+ZIPF_SCALE = 10**12
+BACKWARD_FACTOR = 3
+
+
+def token_counts(distribution: str, tokens: int, experts: int) -> list[int]:
+    """Tokens of each expert, whole numbers that sum to ``tokens``; the same on every machine.
+
+    ``uniform``: as even as can be. ``zipf``: in proportion to ``1, 1/2, 1/3, ...``.
+    ``with_empty``: every second expert has none, the others share evenly.
+    """
+    weights = {
+        "uniform": [1] * experts,
+        "zipf": [ZIPF_SCALE // (rank + 1) for rank in range(experts)],
+        "with_empty": [1 - expert % 2 for expert in range(experts)],
+    }[distribution]
+    total = sum(weights)
+    counts = [tokens * weight // total for weight in weights]
+    # What rounding left over goes to the largest remainders, the earlier expert first.
+    by_remainder = sorted(range(experts), key=lambda expert: -(tokens * weights[expert] % total))
+    for expert in by_remainder[: tokens - sum(counts)]:
+        counts[expert] += 1
+    return counts
+
+
+class ExpertGemmSuite(ComputeSuite):
+    """Up, gate and down products of the experts that one GPU holds."""
+
+    name: ClassVar[str] = "expert_gemm"
+    summary: ClassVar[str] = "expert products over tokens an expert, grouped against looped"
+    method_version: ClassVar[int] = 1
+    axes: ClassVar[tuple[Axis, ...]] = (
+        Axis("model", "str", "architecture whose experts are computed", tuple(catalogue.names())),
+        Axis("experts", "int", "experts on this device"),
+        Axis("tokens", "int", "token copies routed to these experts together"),
+        Axis("distribution", "str", "tokens an expert: even, zipf, or every second without", DISTRIBUTIONS),
+        Axis("method", "str", "one grouped product a matrix, or a loop over experts", ("grouped", "looped")),
+        DIRECTION,
+        DTYPE,
+        THREADS,
+    )
+    presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
+        "quick": {
+            "model": ("qwen3-30b-a3b",),
+            "experts": (8,),
+            "tokens": (256, 1024, 2048),
+            "distribution": DISTRIBUTIONS,
+            "method": ("grouped", "looped"),
+            "direction": ("forward",),
+            "dtype": ("bfloat16",),
+            "threads": (0,),
+        },
+        "standard": {
+            "model": ("olmoe-1b-7b", "mixtral-8x7b", "deepseek-v3"),
+            "experts": (8,),
+            "tokens": (256, 1024, 4096, 16384, 65536, 102400),
+            "distribution": DISTRIBUTIONS,
+            "method": ("grouped", "looped"),
+            "direction": DIRECTIONS,
+            "dtype": ("bfloat16",),
+            "threads": (0,),
+        },
+        "full": {
+            "model": ("olmoe-1b-7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "mixtral-8x7b", "deepseek-v3", "kimi-k2"),
+            "experts": (1, 4, 8, 32),
+            "tokens": (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 102400),
+            "distribution": DISTRIBUTIONS,
+            "method": ("grouped", "looped"),
+            "direction": DIRECTIONS,
+            "dtype": DTYPES,
+            "threads": (0,),
+        },
+    }
+
+    def keeps(self, case: Case) -> bool:
+        # One expert knows no distribution.
+        return int(case["tokens"]) > 0 and (int(case["experts"]) > 1 or case["distribution"] == "uniform")
+
+    def flops(self, case: Case) -> int:
+        forward = 2 * int(case["tokens"]) * _expert_parameters(case)
+        return forward * (BACKWARD_FACTOR if case["direction"] == "forward_backward" else 1)
+
+    def memory_bytes(self, case: Case) -> int:
+        architecture, item = catalogue.load(case["model"]), item_bytes(case)
+        parameters = int(case["experts"]) * _expert_parameters(case)
+        row = 2 * architecture.hidden + architecture.matrices_per_expert * architecture.expert_ffn
+        backward: bool = case["direction"] == "forward_backward"
+        # Gradients are as large as what they belong to; the check holds one expert in double precision.
+        factor = 3 if backward else 1
+        check = (2 if backward else 1) * 8 * _expert_parameters(case)
+        weights: int = (_copies(case) + 2 * backward) * parameters * item
+        return weights + factor * int(case["tokens"]) * row * item + check
+
+    def setup(self, case: Case, context: Context) -> _ExpertProducts:
+        return _ExpertProducts(self, case, context)
+
+
+def _expert_parameters(case: Case) -> int:
+    architecture = catalogue.load(case["model"])
+    return architecture.matrices_per_expert * architecture.hidden * architecture.expert_ffn
+
+
+def _copies(case: Case) -> int:
+    return rotation(int(case["experts"]) * _expert_parameters(case) * item_bytes(case))
+
+
+class _ExpertProducts(ThreadedWorkload):
+    """The products of all experts once."""
+
+    def __init__(self, suite: ExpertGemmSuite, case: Case, context: Context) -> None:
+        import torch
+
+        from ciera_piper_core.moe.grouped import group_ends
+
+        super().__init__(case, context.site)
+        self.work = suite.work(case, context.site)
+        dtype, device, seed = torch_dtype(case["dtype"]), context.site.device, context.site.seed
+        self._grouped = case["method"] == "grouped"
+        self._backward = case["direction"] == "forward_backward"
+        self._counts = token_counts(case["distribution"], case["tokens"], case["experts"])
+        self._ends = group_ends(self._counts, device)
+        self._rotated = [_experts(case, dtype, device, seed + 10)]
+        self._rotated += [copy.deepcopy(self._rotated[0]) for _ in range(_copies(case) - 1)]
+        self._current = 0
+        hidden = catalogue.load(case["model"]).hidden
+        self._tokens = fill(torch.empty(case["tokens"], hidden, dtype=dtype, device=device), seed)
+        self._tokens.requires_grad_(self._backward)
+        self._upstream = fill(torch.empty_like(self._tokens), seed + 1) if self._backward else None
+        self.output = torch.full_like(self._tokens, torch.nan, requires_grad=False)
+        self.gradients: tuple[torch.Tensor, ...] = ()
+
+    def prepare(self) -> None:
+        self._current = (self._current + 1) % len(self._rotated)
+
+    def run(self) -> None:
+        import torch
+
+        with torch.set_grad_enabled(self._backward):
+            output = self._forward()
+        if self._upstream is not None:
+            experts = self._rotated[self._current]
+            self.gradients = torch.autograd.grad(output, (self._tokens, *experts.parameters()), self._upstream)
+        self.output = output.detach()
+
+    def _forward(self) -> torch.Tensor:
+        from ciera_piper_core.moe.grouped import grouped_experts, looped_experts
+
+        experts = self._rotated[self._current]
+        if self._grouped:
+            return grouped_experts(experts, self._tokens, self._ends)
+        return looped_experts(experts, self._tokens, self._counts)
+
+    def check(self) -> int:
+        """Wrong elements of the outputs of each expert's first, middle and last token, and of gradients.
+
+        For the gradients the products run again, with an upstream gradient that is zero for all
+        other tokens: then these few tokens determine every gradient.
+        """
+        import torch
+
+        wrong = 0
+        rows = _sampled_rows(self._counts)
+        sampled = list(itertools.chain.from_iterable(rows))
+        output = self.output
+        if self._upstream is not None:
+            self._upstream = _keep_rows(self._upstream, sampled)
+            self.run()
+            # No other token may have a gradient.
+            others = self.gradients[0].clone()
+            others[sampled] = 0
+            wrong += int(torch.count_nonzero(others))
+        for expert, expert_rows in enumerate(rows):
+            wrong += self._wrong_of(expert, expert_rows, output)
+        return wrong
+
+    def _wrong_of(self, expert: int, rows: list[int], output: torch.Tensor) -> int:
+        """Wrong elements of one expert: of the output at some rows, and of the gradients that they give."""
+        import torch
+
+        from ciera_piper_core.moe.grouped_reference import reference_expert
+
+        stacks = dict(self._rotated[self._current].named_parameters())
+        oracle = {
+            name: stack[expert].detach().double().requires_grad_(self._backward) for name, stack in stacks.items()
+        }
+        tokens = self._tokens.detach()[rows].double().requires_grad_(self._backward)
+        expected = reference_expert(oracle, tokens)
+        allowed = tolerance(output.dtype, max(oracle["down"].shape))
+        values = expected.detach()
+        wrong = count_wrong(output[rows], values, allowed, scale=row_scale(values))
+        if self._upstream is not None:
+            of_tokens, *of_weights = torch.autograd.grad(
+                expected, (tokens, *oracle.values()), self._upstream[rows].double()
+            )
+            measured, *stacked = self.gradients
+            wrong += count_wrong(measured[rows], of_tokens, 2 * allowed, scale=row_scale(of_tokens))
+            for stack, gradient in zip(stacked, of_weights, strict=True):
+                wrong += count_wrong(stack[expert], gradient, 2 * allowed, scale=whole_scale(gradient))
+        return wrong
+
+
+def _experts(case: Case, dtype: torch.dtype, device: str, seed: int) -> Experts:
+    from ciera_piper_core.moe.grouped import Experts
+
+    architecture = catalogue.load(case["model"])
+    experts = Experts(
+        case["experts"],
+        architecture.hidden,
+        architecture.expert_ffn,
+        architecture.matrices_per_expert,
+        dtype=dtype,
+        device=device,
+    )
+    for index, weight in enumerate(experts.parameters()):
+        fill(weight, seed + index, weight.shape[-1] ** -0.5)
+    return experts
+
+
+def _sampled_rows(counts: list[int]) -> list[list[int]]:
+    """First, middle and last token of each expert; none for an expert without tokens."""
+    rows, start = [], 0
+    for count in counts:
+        rows.append(sorted({start, start + count // 2, start + count - 1}) if count else [])
+        start += count
+    return rows
+
+
+def _keep_rows(tensor: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """``tensor`` with all other rows zero."""
+    import torch
+
+    kept = torch.zeros_like(tensor)
+    kept[rows] = tensor[rows]
+    return kept

@@ -1,0 +1,128 @@
+"""Memory bandwidth beyond the caches: copy and triad, as in STREAM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from bench.definitions import MEMORY_BANDWIDTH, Work, format_bytes
+from bench.suite import Axis, Metric, Suite
+from suites.compute import THREADS, ThreadedWorkload, threads_of, threads_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from bench.suite import Case, Context, Preset, Site, Value
+
+ARRAYS = {"copy": 2, "triad": 3}
+"""Arrays that one pass of the kernel reads or writes."""
+
+FLOAT32_BYTES = 4
+ASSUMED_CACHE_BYTES = 256 * 2**20
+"""Stands for the last level cache where its size cannot be read: more than nearly all have."""
+
+SCALAR = 3
+MODULUS = 251
+PERIOD = MODULUS * 4096
+"""Inputs are ``index modulo MODULUS``, laid down a period at a time: no power of two repeats it."""
+
+
+def working_set_bytes(case: Case, site: Site) -> int:
+    """Bytes of all arrays of the kernel together: so many times the last level cache."""
+    return int(case["cache_multiple"]) * (site.last_level_cache_bytes or ASSUMED_CACHE_BYTES)
+
+
+class MemorySuite(Suite):
+    """One pass over arrays that no cache can hold."""
+
+    name: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "memory bandwidth beyond the caches: copy and triad"
+    method_version: ClassVar[int] = 1
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("bandwidth", MEMORY_BANDWIDTH),)
+    axes: ClassVar[tuple[Axis, ...]] = (
+        Axis("kernel", "str", "copy: a = b; triad: a = b + 3 c; float32", tuple(ARRAYS)),
+        Axis("cache_multiple", "int", "size of all arrays together, in last level caches"),
+        THREADS,
+    )
+    presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
+        "quick": {"kernel": ("copy", "triad"), "cache_multiple": (4,), "threads": (0, 1)},
+        "standard": {"kernel": ("copy", "triad"), "cache_multiple": (4,), "threads": (0, 1)},
+        "full": {"kernel": ("copy", "triad"), "cache_multiple": (4, 12), "threads": (0, 1)},
+    }
+
+    def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
+        return {"threads": threads_of(case, site), "working_set_bytes": working_set_bytes(case, site)}
+
+    def skip_reason(self, case: Case, site: Site) -> str | None:
+        if case["cache_multiple"] < 4:
+            return "arrays of less than 4 times the last level cache would measure the cache"
+        return threads_reason(case, site) or _memory_reason(case, site)
+
+    def setup(self, case: Case, context: Context) -> _Pass:
+        return _Pass(case, context.site)
+
+
+def _memory_reason(case: Case, site: Site) -> str | None:
+    """Why the arrays, whose size depends on the site, do not fit its memory, or None."""
+    if site.device == "cuda":
+        import torch
+
+        free = torch.cuda.mem_get_info()[0]
+    else:
+        import psutil
+
+        free = psutil.virtual_memory().available
+    needed = working_set_bytes(case, site)
+    return None if needed <= free else f"needs {format_bytes(needed)} of memory, {format_bytes(free)} are free"
+
+
+class _Pass(ThreadedWorkload):
+    """One pass of the kernel. The inputs are whole numbers, so that every sum is exact in float32."""
+
+    def __init__(self, case: Case, site: Site) -> None:
+        import torch
+
+        super().__init__(case, site)
+        arrays = ARRAYS[case["kernel"]]
+        count = working_set_bytes(case, site) // arrays // FLOAT32_BYTES
+        self.work = Work(bytes=arrays * count * FLOAT32_BYTES)
+        # NaN until the kernel overwrites it; writing also makes the operating system map the pages.
+        self._a = torch.full((count,), torch.nan, device=site.device)
+        self._inputs = [_whole_numbers(offset, self._a) for offset in range(arrays - 1)]
+
+    def run(self) -> None:
+        import torch
+
+        if len(self._inputs) == 1:
+            self._a.copy_(self._inputs[0])
+        else:
+            torch.add(*self._inputs, alpha=SCALAR, out=self._a)
+
+    def check(self) -> int:
+        """Elements that are not exactly what the kernel must give, which is computed in integers."""
+        import torch
+
+        expected = _period(0, self._a)
+        if len(self._inputs) == 2:
+            expected = expected + SCALAR * _period(1, self._a)
+        wanted = expected.to(self._a.dtype)
+        return sum(int((part != wanted[: len(part)]).sum()) for part in torch.split(self._a, PERIOD))
+
+
+def _whole_numbers(offset: int, like: torch.Tensor) -> torch.Tensor:
+    """``(index + offset) % MODULUS`` in the type and length of ``like``."""
+    import torch
+
+    period = _period(offset, like).to(like.dtype)
+    numbers = torch.empty_like(like)
+    for part in torch.split(numbers, PERIOD):
+        part.copy_(period[: len(part)])
+    return numbers
+
+
+def _period(offset: int, like: torch.Tensor) -> torch.Tensor:
+    """One period of an input, as int64 on the device of ``like``."""
+    import torch
+
+    return (torch.arange(PERIOD, device=like.device) + offset) % MODULUS

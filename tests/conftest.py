@@ -1,0 +1,56 @@
+"""Keeps tests marked ``alone`` from running beside others when pytest-xdist runs several at once.
+
+Every test holds a lock while it runs: a shared one, or the exclusive one if it is marked ``alone``.
+Those come last, so that no worker waits for the lock while there is other work to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+LOCK_FILE = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers take the path of the lock file from the controller, which makes and removes it."""
+    worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker_input is not None:
+        config.stash[LOCK_FILE] = Path(worker_input["alone_lock_file"])
+    else:
+        file = tempfile.NamedTemporaryFile(prefix="pytest-alone-")  # noqa: SIM115
+        config.add_cleanup(file.close)
+        config.stash[LOCK_FILE] = Path(file.name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called by pytest-xdist's controller for each worker."""
+    node.workerinput["alone_lock_file"] = str(node.config.stash[LOCK_FILE])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_is_alone)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """The lock is taken outside of all else, so that waiting for it counts towards no timeout."""
+    with item.config.stash[LOCK_FILE].open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX if _is_alone(item) else fcntl.LOCK_SH)
+        try:
+            return (yield)
+        finally:
+            # Closing is not enough: a child that a test forked may hold the same open file.
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
