@@ -68,7 +68,7 @@ def doctor(store: StoreOption = None, as_json: JsonFlag = False) -> None:
     else:
         from rich.console import Console
 
-        Console().print(render(checks))
+        Console().print(render(checks), crop=False)
     raise typer.Exit(exit_code(checks))
 
 

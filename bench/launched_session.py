@@ -14,6 +14,7 @@ from bench.errors import BenchError, LaunchError, UsageError
 from bench.launch.connect import connect, disconnect
 from bench.launch.diagnosis import one_line
 from bench.launch.launchers import Launched, require_world
+from bench.launch.site import with_hardware
 from bench.launch.stacks import allow_tracing
 from bench.launch.watch import Watch, block_signals
 from bench.measure.clock import boot_id
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import Store
 
-    from bench.launch.site import Device, with_hardware
+    from bench.launch.site import Device
     from bench.launch.supervisor import Failure
     from bench.measure.sampling import Sampling
     from bench.store.row import Row

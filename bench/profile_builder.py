@@ -58,11 +58,10 @@ class _Attempt:
 
     ok: dict[str, Row] = field(default_factory=dict)
     bad: dict[str, Row] = field(default_factory=dict)
-    replaced: int = 0
 
     def add(self, row: Row) -> None:
-        before = self.ok.pop(row.metric, None) or self.bad.pop(row.metric, None)
-        self.replaced += before is not None
+        self.ok.pop(row.metric, None)
+        self.bad.pop(row.metric, None)
         (self.ok if row.status == "ok" else self.bad)[row.metric] = row
 
     def refuse(self, metric: str, reason: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.definitions import format_bytes
-from bench.environment import fingerprint, identity_digest
+from bench.environment import fingerprint, identity_differences
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, UsageError
 from bench.hardware import available_memory_bytes, usable_cores
 from bench.launch.lab import Lab, LabShape, remove_leftovers
@@ -133,11 +133,11 @@ def reopen(run: str, store: Path) -> RunWriter:
     from bench.store.reader import Store
 
     writer = RunWriter.reopen(store, Store(store).resolve(run))
-    here, there = identity_digest(fingerprint()), identity_digest(writer.record.fingerprint)
-    if here != there:
+    differences = identity_differences(writer.record.fingerprint, fingerprint())
+    if differences:
         writer.close()
         raise UsageError(
-            f"run {writer.record.run_id} was measured on another machine ({there}; this is {here}); start a new run"
+            f"run {writer.record.run_id} was measured elsewhere ({'; '.join(differences)}); start a new run"
         )
     return writer
 

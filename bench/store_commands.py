@@ -78,7 +78,8 @@ def query(
     if as_json:
         print(result.to_json(orient="records", date_format="iso", double_precision=15))
     else:
-        _print_table(result.to_dict(orient="records"), list(result.columns))
+        present = result.astype(object).where(result.notna(), None)
+        _print_table(present.to_dict(orient="records"), list(result.columns))
 
 
 @db_app.command()

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.suite import Axis
 from ciera_piper_core.models import catalogue
 from ciera_piper_core.models.attention_shape import AttentionShape
-from suites.compute import DTYPE, DTYPES, THREADS, ComputeSuite, ThreadedWorkload, item_bytes
+from suites.compute import (
+    DIRECTION,
+    DTYPE,
+    DTYPES,
+    THREADS,
+    ComputeSuite,
+    ThreadedWorkload,
+    direction_factor,
+    item_bytes,
+)
 from suites.tensors import count_wrong, fill, row_scale, tolerance, torch_dtype, whole_scale
 
 if TYPE_CHECKING:
@@ -21,8 +30,6 @@ if TYPE_CHECKING:
 
     from bench.suite import Case, Context, Preset, Value
 
-DIRECTIONS = ("forward", "forward_backward")
-BACKWARD_FACTOR = 3
 EARLY_POSITIONS = 4
 """The first tokens see few others, so there a wrong mask shows best."""
 
@@ -40,9 +47,7 @@ class AttentionSuite(ComputeSuite):
         Axis("tensor_parallel", "int", "ranks that share the heads; the block is one rank's part"),
         Axis("sequence", "int", "tokens of a sequence"),
         Axis("batch", "int", "sequences"),
-        Axis(
-            "direction", "str", "forward alone, or with the gradients of input and weights (3 x the work)", DIRECTIONS
-        ),
+        DIRECTION,
         DTYPE,
         THREADS,
     )
@@ -52,7 +57,7 @@ class AttentionSuite(ComputeSuite):
             "tensor_parallel": (8,),
             "sequence": (512, 2048),
             "batch": (1,),
-            "direction": DIRECTIONS,
+            "direction": DIRECTION.choices,
             "dtype": ("bfloat16",),
             "threads": (0,),
         },
@@ -61,7 +66,7 @@ class AttentionSuite(ComputeSuite):
             "tensor_parallel": (1, 8),
             "sequence": (512, 1024, 2048, 4096, 8192),
             "batch": (1,),
-            "direction": DIRECTIONS,
+            "direction": DIRECTION.choices,
             "dtype": ("bfloat16",),
             "threads": (0,),
         },
@@ -70,7 +75,7 @@ class AttentionSuite(ComputeSuite):
             "tensor_parallel": (1, 2, 4, 8),
             "sequence": (512, 1024, 2048, 4096, 8192),
             "batch": (1, 4),
-            "direction": DIRECTIONS,
+            "direction": DIRECTION.choices,
             "dtype": DTYPES,
             "threads": (0,),
         },
@@ -86,19 +91,21 @@ class AttentionSuite(ComputeSuite):
 
     def flops(self, case: Case) -> int:
         forward = shape_of(case).forward_flops(case["batch"], case["sequence"])
-        return forward * (BACKWARD_FACTOR if case["direction"] == "forward_backward" else 1)
+        return forward * direction_factor(case)
 
     def memory_bytes(self, case: Case) -> int:
         shape, item = shape_of(case), item_bytes(case)
         tokens = int(case["batch"]) * int(case["sequence"])
         backward = case["direction"] == "forward_backward"
-        # Input, output, latents and q, k, v with the copies that the kernel wants; as much again twice for gradients.
+        # With gradients: those of the last iteration live on while the next makes its own.
+        held = 3 if backward else 1
+        # A row of input, output, latents and q, k, v with the copies that the kernel wants.
         heads = shape.heads * 4 * max(shape.qk_dim, shape.v_dim)
         row = 2 * shape.hidden + heads + (shape.mla.q_lora + shape.mla.kv_lora if shape.mla else 0)
-        measured = (3 if backward else 1) * tokens * row * item + (2 if backward else 1) * shape.parameters() * item
-        # The oracle holds weights, input, keys and values in double precision, with gradients if there are any.
+        measured = (tokens * row + shape.parameters()) * item
+        # The oracle has weights, input, keys and values in double precision.
         oracle = 8 * (shape.parameters() + tokens * (shape.hidden + heads))
-        return measured + (2 if backward else 1) * oracle
+        return held * (measured + oracle)
 
     def setup(self, case: Case, context: Context) -> _Block:
         return _Block(self, case, context)

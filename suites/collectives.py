@@ -59,7 +59,7 @@ class CollectivesSuite(Suite):
     """Each operation as the library does it, out of place where it can, on every rank at once.
 
     ``bytes`` is S as nccl-tests defines it, and the true one: sizes that cannot be shared out among
-    the ranks never appear in a row. Preset sizes are fitted to the ranks when the cases are made
+    the ranks are never measured. Preset sizes are fitted to the ranks when the cases are made
     (rounded down, with 3 ranks for example); a size asked for by ``--set bytes`` is skipped instead.
     """
 

@@ -12,10 +12,12 @@ from suites.tensors import ITEM_BYTES, dtype_reason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bench.definitions import Ceiling
     from bench.suite import Case, Site, Value
 
-LONGEST_ITERATION_S = 2.0
-"""A case whose iteration needs more than this even at the device's peak is skipped."""
+LONGEST_ITERATION_S = 0.5
+"""A case whose iteration needs more than this even at the device's peak is skipped: peaks are
+generous bounds, so such an iteration takes some seconds."""
 
 ROTATED_BYTES = 512 * 2**20
 """Data that must come from memory rotates through buffers of this size in total, or more."""
@@ -23,6 +25,18 @@ ROTATED_BYTES = 512 * 2**20
 DTYPES = ("bfloat16", "float16", "float32")
 DTYPE = Axis("dtype", "str", "type of inputs and outputs; products are summed in float32", DTYPES)
 THREADS = Axis("threads", "int", "CPU threads that compute; 0: all cores that the process may use")
+
+DIRECTION = Axis(
+    "direction",
+    "str",
+    "forward alone, or with the gradients of input and weights (three times the operations)",
+    ("forward", "forward_backward"),
+)
+
+
+def direction_factor(case: Case) -> int:
+    """Operations of the case's direction over those of a forward pass: a backward pass has twice as many."""
+    return 3 if case["direction"] == "forward_backward" else 1
 
 
 def threads_of(case: Case, site: Site) -> int:
@@ -35,6 +49,12 @@ def threads_reason(case: Case, site: Site) -> str | None:
     if threads_of(case, site) <= site.cores:
         return None
     return f"asks for {case['threads']} threads, the process may use {site.cores} core(s)"
+
+
+def peak_of(case: Case, site: Site) -> Ceiling | None:
+    """The most that the device can do in the case's dtype; all kinds of float8 have one."""
+    dtype = str(case["dtype"])
+    return site.peak_tflops.get("float8" if dtype.startswith("float8") else dtype)
 
 
 def rotation(bytes_each: int) -> int:
@@ -69,7 +89,7 @@ class ComputeSuite(Suite):
 
     def work(self, case: Case, site: Site) -> Work:
         """The work of one iteration, with the device's peak as the ceiling of its throughput."""
-        peak = site.peak_tflops.get(case["dtype"])
+        peak = peak_of(case, site)
         return Work(flops=self.flops(case), ceilings={"throughput": peak} if peak else {})
 
     def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
@@ -81,7 +101,7 @@ class ComputeSuite(Suite):
         )
 
     def _too_long_reason(self, case: Case, site: Site) -> str | None:
-        peak = site.peak_tflops.get(case["dtype"])
+        peak = peak_of(case, site)
         if peak is None or self.flops(case) <= peak.value * 1e12 * LONGEST_ITERATION_S:
             return None
         return (

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from bench.suite import Axis
 from ciera_piper_core.models import catalogue
-from suites.compute import DTYPE, DTYPES, THREADS, ComputeSuite, ThreadedWorkload, item_bytes, rotation
+from suites.compute import (
+    DIRECTION,
+    DTYPE,
+    DTYPES,
+    THREADS,
+    ComputeSuite,
+    ThreadedWorkload,
+    direction_factor,
+    item_bytes,
+    rotation,
+)
 from suites.tensors import count_wrong, fill, row_scale, tolerance, torch_dtype, whole_scale
 
 if TYPE_CHECKING:
@@ -25,12 +35,7 @@ if TYPE_CHECKING:
     from ciera_piper_core.moe.grouped import Experts
 
 DISTRIBUTIONS = ("uniform", "zipf", "with_empty")
-DIRECTIONS = ("forward", "forward_backward")
-DIRECTION = Axis(
-    "direction", "str", "forward alone, or with the gradients of input and weights (three times the work)", DIRECTIONS
-)
 ZIPF_SCALE = 10**12
-BACKWARD_FACTOR = 3
 
 
 def token_counts(distribution: str, tokens: int, experts: int) -> list[int]:
@@ -86,7 +91,7 @@ class ExpertGemmSuite(ComputeSuite):
             "tokens": (256, 1024, 4096, 16384, 65536, 102400),
             "distribution": DISTRIBUTIONS,
             "method": ("grouped", "looped"),
-            "direction": DIRECTIONS,
+            "direction": DIRECTION.choices,
             "dtype": ("bfloat16",),
             "threads": (0,),
         },
@@ -96,7 +101,7 @@ class ExpertGemmSuite(ComputeSuite):
             "tokens": (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 102400),
             "distribution": DISTRIBUTIONS,
             "method": ("grouped", "looped"),
-            "direction": DIRECTIONS,
+            "direction": DIRECTION.choices,
             "dtype": DTYPES,
             "threads": (0,),
         },
@@ -108,7 +113,7 @@ class ExpertGemmSuite(ComputeSuite):
 
     def flops(self, case: Case) -> int:
         forward = 2 * int(case["tokens"]) * _expert_parameters(case)
-        return forward * (BACKWARD_FACTOR if case["direction"] == "forward_backward" else 1)
+        return forward * direction_factor(case)
 
     def memory_bytes(self, case: Case) -> int:
         architecture, item = catalogue.load(case["model"]), item_bytes(case)

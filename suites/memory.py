@@ -52,7 +52,7 @@ class MemorySuite(Suite):
     }
 
     def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
-        return {"threads": threads_of(case, site), "working_set_bytes": working_set_bytes(case, site)}
+        return {"threads": threads_of(case, site)}
 
     def skip_reason(self, case: Case, site: Site) -> str | None:
         if case["cache_multiple"] < 4:

@@ -104,7 +104,8 @@ def row_scale(expected: torch.Tensor) -> torch.Tensor:
     """Root mean square of each row; shape ``(..., 1)``."""
     import torch
 
-    return torch.linalg.vector_norm(expected, dim=-1, keepdim=True) / math.sqrt(expected.shape[-1])
+    norm: torch.Tensor = torch.linalg.vector_norm(expected, dim=-1, keepdim=True)
+    return norm / math.sqrt(expected.shape[-1])
 
 
 def whole_scale(expected: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from typer.main import get_command
 from bench import errors
 from bench.cli import app
 from bench.definitions import DEFINITIONS
-from bench.measure.sampling import StopReason
+from bench.measure.sampling import Sampling, StopReason
 from bench.registry import load_suite, suite_names
 from bench.store.row import STATUSES
 from bench.suite import PRESETS, Scope
@@ -144,6 +144,20 @@ def test_measuring_page_is_complete() -> None:
         definition.id: (definition.unit, definition.better, definition.text) for definition in DEFINITIONS.values()
     }
     assert [word for word in (*StopReason, *STATUSES, *PRESETS, *get_args(Scope)) if f"`{word}`" not in text] == []
+
+
+def test_measuring_page_gives_the_presets() -> None:
+    text = (ROOT / "docs" / "measuring.md").read_text()
+    for preset in PRESETS:
+        settings = Sampling.from_preset(preset)
+        times = (settings.warmup_time_ns, settings.min_time_ns, settings.max_time_ns)
+        columns = [
+            f"`{preset}`",
+            *(f"{nanoseconds / 1e9:g} s" for nanoseconds in times),
+            f"{settings.min_samples} to {settings.max_samples}",
+            f"{settings.target:.1%}".replace(".0%", "%").replace("%", " %"),
+        ]
+        assert f"| {' | '.join(columns)} |" in text
 
 
 def example_files(document: Path) -> dict[str, str]:

@@ -222,8 +222,7 @@ class Lab:
         assert self._holder.stdout is not None
         assert self._holder.stderr is not None
         shape = self.shape
-        shaper = lab_network.Shaper(shape.rate_bits_per_s)
-        steps = lab_network.build_steps(shape.nodes, shaper, shape.delay_us, self._holder.pid, tools)
+        steps = lab_network.build_steps(shape.nodes, shape.rate_bits_per_s, shape.delay_us, self._holder.pid, tools)
         request = {"owner": os.getpid(), "namespaces": shape.nodes + 1, "steps": steps}
         try:
             self._holder.stdin.write(json.dumps(request) + "\n")

@@ -40,16 +40,22 @@ _CATCH_UP_SECONDS = 250e-6
 _TIMER_SECONDS = 50e-6
 _PEAK = 1.1
 
+# The switch's end must hold up what several nodes send to one, but not, a second time, what one
+# node's own end has let pass: that would cost another timer a packet, and some of the rate.
+_SWITCH_DEPTH = 2
+
 
 @dataclass(frozen=True)
 class Shaper:
-    """The token buckets of one direction of a link, as arguments of ``tc tbf``.
+    """The token buckets of one direction of a link; as text, the arguments of ``tc``.
 
     Attributes:
         rate_bits_per_s: of the link, Ethernet headers included.
+        depth: of the buckets, as a multiple of that at a node's end.
     """
 
     rate_bits_per_s: int
+    depth: int = 1
 
     @property
     def segments(self) -> int:
@@ -59,7 +65,7 @@ class Shaper:
     @property
     def burst_bytes(self) -> int:
         """Most that a link idle until now sends ahead of its rate."""
-        return self.segments * FRAME_BYTES + self._bytes_in(_CATCH_UP_SECONDS)
+        return self.depth * (self.segments * FRAME_BYTES + self._bytes_in(_CATCH_UP_SECONDS))
 
     @property
     def peak_bits_per_s(self) -> int:
@@ -69,7 +75,7 @@ class Shaper:
     @property
     def peak_burst_bytes(self) -> int:
         """Most that leaves at once."""
-        return self.segments * FRAME_BYTES + round(self._bytes_in(_TIMER_SECONDS) * _PEAK)
+        return self.depth * (self.segments * FRAME_BYTES + round(self._bytes_in(_TIMER_SECONDS) * _PEAK))
 
     def __str__(self) -> str:
         return (
@@ -86,13 +92,16 @@ def node_address(node: int) -> str:
     return str(SUBNET[node + 1])
 
 
-def build_steps(nodes: int, shaper: Shaper, delay_us: int, holder: int, tools: Mapping[str, str]) -> list[Step]:
+def build_steps(nodes: int, rate_bits_per_s: int, delay_us: int, holder: int, tools: Mapping[str, str]) -> list[Step]:
     """All commands, in order, that join ``nodes`` namespaces of the process ``holder``.
 
     Args:
+        rate_bits_per_s: of each node's link, in each direction.
         delay_us: one-way delay between any two nodes; 0 for none beside the machine's own.
         tools: paths of ``ip`` and ``tc``.
     """
+    shaper = Shaper(rate_bits_per_s)
+    from_switch = Shaper(rate_bits_per_s, _SWITCH_DEPTH)
     ports = [f"port{node}" for node in range(nodes)]
     switch = [
         "link add name switch type bridge stp_state 0 mcast_snooping 0",
@@ -104,7 +113,7 @@ def build_steps(nodes: int, shaper: Shaper, delay_us: int, holder: int, tools: M
         switch.append(f"link set dev {port} master switch addrgenmode none up")
     steps = [
         _batch(tools["ip"], 0, switch),
-        _batch(tools["tc"], 0, [f"qdisc add dev {port} root {shaper}" for port in ports]),
+        _batch(tools["tc"], 0, [f"qdisc add dev {port} root {from_switch}" for port in ports]),
     ]
     node_tc = [f"qdisc add dev {INTERFACE} root handle 1: {shaper}"]
     if delay_us:

@@ -37,7 +37,9 @@ def dump_stack(pid: int) -> str:
     except subprocess.TimeoutExpired:
         return f"no stack: py-spy took longer than {DUMP_TIMEOUT_S} s"
     if done.returncode != 0:
-        return f"no stack: py-spy failed: {' '.join(done.stderr.split())}"
+        # py-spy adds a backtrace of its own to some errors; the cause stands before it.
+        cause = done.stderr.partition("Stack backtrace:")[0]
+        return f"no stack: py-spy failed: {' '.join(cause.split())}"
     return done.stdout.rstrip()
 
 

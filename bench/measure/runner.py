@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.definitions import format_bytes
+from bench.definitions import Ceiling, format_bytes
 from bench.hardware import available_memory_bytes
 from bench.measure.progress import Progress
 from bench.measure.sampling import sample
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from bench.suite import Context, Metric, Site, Suite, Workload
 
 SIGNIFICANT_DIGITS = 7
+
+_Verdict = tuple[Status, str]
 
 
 def placed_case(suite: Suite, case: Case, site: Site) -> Case:
@@ -132,18 +134,23 @@ def _fill(
     """Turn timing, observations and the check's outcome into the rows' values."""
     observed = workload.observations()
     total_wrong = int(wrong.sum())
-    for row, metric in zip(rows, suite.metrics_for(case), strict=True):
+    metrics = suite.metrics_for(case)
+    for row, metric in zip(rows, metrics, strict=True):
         row.wrong, row.warmup, row.stop_reason = total_wrong, timing.warmup, str(timing.stop_reason)
         row.entry_skew = _rounded(timing.entry_skew_us)
-        if total_wrong:
-            ranks = ", ".join(str(rank) for rank in np.flatnonzero(wrong))
-            row.status, row.reason = "failed", f"{total_wrong} wrong element(s), on rank(s) {ranks}"
-            continue
         if metric.definition.value is None:
             _fill_observed(row, observed.get(metric.name, ()))
         else:
             _fill_timed(row, metric, workload, timing)
-        _judge(row, workload, metric, suite.distributed, world)
+    if total_wrong:
+        ranks = ", ".join(str(rank) for rank in np.flatnonzero(wrong))
+        verdicts: list[_Verdict] = [("failed", f"{total_wrong} wrong element(s), on rank(s) {ranks}")] * len(rows)
+    else:
+        verdicts = [_judge(row, workload.work.ceilings.get(row.metric), suite.distributed, world) for row in rows]
+    # The metrics of a case are one measurement: if its time makes one of them impossible, it is wrong for all.
+    impossible = next((verdict for verdict in verdicts if verdict[0] == "invalid"), None)
+    for row, verdict in zip(rows, verdicts, strict=True):
+        _apply(row, impossible or verdict)
 
 
 def _fill_observed(row: Row, samples: Sequence[float]) -> None:
@@ -171,22 +178,28 @@ def _fill_timed(row: Row, metric: Metric, workload: Workload, timing: Timing) ->
     row.slowest_rank = int(medians.argmax())
 
 
-def _judge(row: Row, workload: Workload, metric: Metric, distributed: bool, world: int) -> None:
+def _judge(row: Row, ceiling: Ceiling | None, distributed: bool, world: int) -> _Verdict:
     """Accept the value, or say why it is none: impossible values never become numbers."""
     value = row.value
-    ceiling = workload.work.ceilings.get(metric.name)
-    row.status, row.reason = "ok", ""
     if distributed and world == 1:
-        row.status, row.reason = "invalid", "a world of one rank moves no data"
-    elif value is None or math.isnan(value):
-        row.status, row.reason = "skipped", f"{metric.name} is not known for this case here"
-    elif math.isinf(value):
-        row.status, row.reason = "invalid", "an iteration was shorter than the clock can tell"
-    elif ceiling is not None and value > ceiling.value:
-        row.status = "invalid"
-        row.reason = f"{value:.4g} {row.unit} is above the {ceiling.value:.4g} possible here ({ceiling.source})"
+        return "invalid", "a world of one rank moves no data"
+    if value is None or math.isnan(value):
+        return "skipped", f"{row.metric} is not known for this case here"
+    if math.isinf(value):
+        return "invalid", "an iteration was shorter than the clock can tell"
+    if ceiling is not None and value > ceiling.value:
+        return (
+            "invalid",
+            f"{row.metric} of {value:.4g} {row.unit} is above the {ceiling.value:.4g} possible here ({ceiling.source})",
+        )
+    return "ok", ""
+
+
+def _apply(row: Row, verdict: _Verdict) -> None:
+    """Give the row its status; what is no measurement keeps no numbers."""
+    row.status, row.reason = verdict
     if row.status == "ok":
-        row.value = _rounded(float(value or 0.0))
+        row.value = _rounded(float(row.value or 0.0))
         return
     row.value, row.samples, row.n = None, [], 0
     row.rank_min = row.rank_median = row.rank_max = row.slowest_rank = None

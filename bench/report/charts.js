@@ -42,7 +42,7 @@ function dropPlots(container) {
   }
 }
 
-/** All plots, also those far from the screen: for printing and for tests. */
+/** Draw also the plots far from the screen. */
 function drawAllPlots() {
   for (const element of [...pending.keys()]) drawPlot(element);
 }

@@ -59,7 +59,7 @@ function curvesFigure(suite, view, metric, panel, styles, options) {
     const band = bandOf(metric, cases, x, options.band);
     if (band) {
       data.push({
-        ...band, type: "scatter", mode: "lines", fill: "toself", fillcolor: withAlpha(colour, 0.16),
+        ...band, type: "scatter", mode: "lines", fill: "toself", fillcolor: withAlpha(colour, visible.length > 3 ? 0.1 : 0.16),
         line: { width: 0 }, hoverinfo: "skip", showlegend: false,
       });
     }
@@ -141,13 +141,16 @@ function barsFigure(suite, view, metric, panel, styles, options) {
         array: cases.map((index) => Math.max(0, (rows.high[index] ?? rows.value[index]) - rows.value[index])),
         arrayminus: cases.map((index) => Math.max(0, rows.value[index] - (rows.low[index] ?? rows.value[index]))),
       },
+      text: cases.map((index) => (rows.settled[index] ? "" : "~") + formatNumber(rows.value[index])),
+      textposition: "inside", insidetextanchor: "start", textangle: 0,
       marker: { color: theme.hues[look.hue], pattern: { shape: ["", "/", "x", "-"][DASHES.indexOf(look.dash)] } },
       customdata: cases.map((index) => hoverText(suite, metric, index)),
       hovertemplate: "%{customdata}<extra></extra>",
     };
   });
   const layout = baseLayout(theme, PLOT_HEIGHT);
-  layout.xaxis = { ...layout.xaxis, type: "category", title: { text: plotText(view.x), standoff: 6 } };
+  layout.bargap = 0.3;
+  layout.xaxis = { ...layout.xaxis, type: "category", showgrid: false, title: { text: plotText(view.x), standoff: 6 } };
   layout.yaxis = { ...layout.yaxis, title: { text: axisTitle(metric) }, rangemode: "tozero" };
   return { data, layout };
 }
@@ -167,12 +170,12 @@ function baseLayout(theme, height) {
   };
 }
 
-/** Ticks of a numeric axis, no more than fit: sizes at powers of two, all else at measured values. */
+/** Ticks of a numeric axis: at the measured values if they fit, else sizes at powers of two, all others thinned. */
 function axisOf(suite, view, cases) {
   const param = suite.paramOf.get(view.x);
   const values = suite.groups([view.x], cases).map((group) => param.values[group.codes[0]]);
   const type = view.log_x ? "log" : "linear";
-  if (param.size && view.log_x) {
+  if (param.size && view.log_x && values.length > MAX_TICKS) {
     const first = Math.ceil(Math.log2(values[0]));
     const last = Math.floor(Math.log2(values[values.length - 1]));
     if (last > first) return { type, ...ticksAt(thinned(first, last).map((power) => 2 ** power), formatBytes) };

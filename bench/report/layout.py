@@ -169,15 +169,17 @@ def _inferred_heat(values: dict[str, list[object]], axis: str) -> list[View]:
     rest = [name for name in values if name != axis and name not in PLACE]
     if len(rest) != 1 or min(len(values[rest[0]]), len(values[axis])) < MIN_AXIS_VALUES:
         return []
-    return [View("heat", axis, (rest[0],), panels=tuple(name for name in values if name in PLACE))]
+    panels = tuple(name for name in values if name in PLACE and name != axis)
+    return [View("heat", axis, (rest[0],), panels=panels)]
 
 
 def _split(
     rule: Rule, cases: Sequence[CaseResult], varying: Sequence[str], axis: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Parameters with plots of their own, and those that are series, at most ``MAX_SERIES`` series a plot."""
-    panels = [name for name in varying if name in rule.panels or name in PLACE]
-    rest = [name for name in varying if name != axis and name not in panels]
+    others = [name for name in varying if name != axis]
+    panels = [name for name in others if name in rule.panels or name in PLACE]
+    rest = [name for name in others if name not in panels]
     rest.sort(key=lambda name: rule.series.index(name) if name in rule.series else len(rule.series))
     series: list[str] = []
     for name in rest:

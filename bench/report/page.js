@@ -176,6 +176,13 @@ function followScrolling() {
   document.querySelectorAll("main > section").forEach((section) => watch.observe(section));
 }
 
+/** All plots are on paper, in its colours; afterwards the screen's come back. */
+function setPrinting(printing) {
+  document.documentElement.classList.toggle("printing", printing);
+  redrawPlots();
+  if (printing) drawAllPlots();
+}
+
 const report = JSON.parse(document.getElementById("data").textContent);
 const sections = document.querySelectorAll("section.suite");
 report.suites.forEach((payload, place) => fillSuite(new Suite(payload), sections[place]));
@@ -183,4 +190,5 @@ if (report.fits) fillFits(report.fits, document.getElementById("fits-table"));
 if (report.breakEven) fillBreakEven(report.breakEven, document.getElementById("break-even-table"));
 followScrolling();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawPlots);
-addEventListener("beforeprint", drawAllPlots);
+addEventListener("beforeprint", () => setPrinting(true));
+addEventListener("afterprint", () => setPrinting(false));

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench.store.columns import PART_COLUMN, column_list, connect, digest_of_query
-from bench.store.jsonl import JsonlPart
 from bench.store.layout import runs_folder
 from bench.store.parquet import Footer, SealedPart, write_parquet
 from bench.store.row import SCHEMA_VERSION, new_run_id
@@ -39,19 +38,19 @@ def write_archive(catalog: Catalog, copies: Sequence[Copy], target: Path, genera
         FileNotFoundError: another process has replaced a file meanwhile.
     """
     with connect() as con:
-        create_parts_view(con, catalog, copies)
-        parts = tuple(_sealed(con, copy) for copy in copies)
+        digests = create_parts_view(con, catalog, copies)
+        for copy in copies:
+            if isinstance(copy.part, SealedPart) and copy.schema_version == SCHEMA_VERSION:
+                digests[copy.key] = copy.part.sha256
+            elif copy.is_sealed:
+                # Older columns become more, so the digest changes.
+                digests[copy.key] = digest_of_part(con, copy)
+        parts = tuple(
+            SealedPart(copy.part.record, copy.part.number, copy.part.first_row, copy.part.rows, digests[copy.key])
+            for copy in copies
+        )
         rows = f"SELECT {PART_COLUMN}, {column_list()} FROM {PARTS_VIEW}"
         write_parquet(con, rows, Footer(SCHEMA_VERSION, generation, parts), target)
-
-
-def _sealed(con: duckdb.DuckDBPyConnection, copy: Copy) -> SealedPart:
-    """The copy's description in the new file; older columns become more, so their digest changes."""
-    part = copy.part
-    if isinstance(part, SealedPart) and copy.schema_version == SCHEMA_VERSION:
-        return part
-    digest = part.digest(con, PARTS_VIEW) if isinstance(part, JsonlPart) else digest_of_part(con, copy)
-    return SealedPart(part.record, part.number, part.first_row, part.rows, digest)
 
 
 def digest_of_part(con: duckdb.DuckDBPyConnection, copy: Copy) -> str:

@@ -121,11 +121,12 @@ class Catalog:
 
     @cached_property
     def runs(self) -> dict[str, list[Copy]]:
-        """The parts that count of each run, in order; runs by id, and so by start."""
+        """The parts that count of each run, in order; runs by start."""
         runs = defaultdict(list)
         for (run_id, _), copy in self.best.items():
             runs[run_id].append(copy)
-        return dict(runs)
+        # Ids tell seconds only, records milliseconds.
+        return dict(sorted(runs.items(), key=lambda run: (run[1][0].part.record.started_at, run[0])))
 
     @cached_property
     def by_file(self) -> dict[Path, list[Copy]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
+import os
 import secrets
 import tempfile
 from dataclasses import MISSING, fields
@@ -56,15 +58,33 @@ PART_COLUMN = "part"
 
 LINES_AT_ONCE = 1000
 _JSON_STRUCTURE = json.dumps({name: ["DOUBLE"] if kind == "DOUBLE[]" else kind for name, kind in COLUMNS.items()})
-_NEVER_NULL = [field.name for field in fields(Row) if field.default is not None and field.name in COLUMNS]
+IMPOSSIBILITIES = {
+    "an unknown status": "status NOT IN ('ok', 'failed', 'timeout', 'invalid', 'skipped')",
+    "status ok without a finite value": "status = 'ok' AND (value IS NULL OR NOT isfinite(value))",
+    "no reason for a status other than ok": "status <> 'ok' AND reason = ''",
+    "params that are no JSON object": "json_type(params) IS DISTINCT FROM 'OBJECT'",
+    "samples that are not n in number": "len(samples) NOT IN (0, n)",
+}
+"""What no row may be, as SQL."""
+
+IMPOSSIBLE = " OR ".join(f"({condition})" for condition in IMPOSSIBILITIES.values())
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A DuckDB of its own, in memory, that never installs anything and spills outside the working directory."""
+    """A connection to this process's DuckDB in memory, for temporary tables and views only.
+
+    It never installs anything, and spills outside the working directory.
+    """
+    return _database(os.getpid()).cursor()
+
+
+@functools.cache
+def _database(process_id: int) -> duckdb.DuckDBPyConnection:
+    """Opened once, as that takes 20 ms; but a fork must not use what lacks its parent's threads."""
     import duckdb
 
-    # DuckDB makes it when memory is short and removes it; two databases must not share one.
-    spill = Path(tempfile.gettempdir()) / f"bench-duckdb-{secrets.token_hex(8)}"
+    # DuckDB makes the folder when memory is short, and removes it.
+    spill = Path(tempfile.gettempdir()) / f"bench-duckdb-{process_id}-{secrets.token_hex(4)}"
     return duckdb.connect(config={"autoinstall_known_extensions": "false", "temp_directory": str(spill)})
 
 
@@ -95,35 +115,35 @@ def empty_rows() -> str:
 
 
 def create_table(con: duckdb.DuckDBPyConnection, table: str) -> None:
-    """An empty table of rows with their part."""
+    """An empty temporary table of rows with their part."""
     columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in COLUMNS.items())
-    con.execute(f"CREATE TABLE {table} ({PART_COLUMN} INTEGER, {columns})")
+    con.execute(f"CREATE TEMP TABLE {table} ({PART_COLUMN} INTEGER, {columns})")
 
 
-def load_lines(con: duckdb.DuckDBPyConnection, table: str, part: int, lines: Iterable[str]) -> int:
-    """Insert rows that are written as JSON lines; the number of rows that have all they need.
+def load_lines(con: duckdb.DuckDBPyConnection, table: str, part: int, lines: Iterable[str]) -> None:
+    """Insert rows that are written as JSON lines.
 
     Raises:
         duckdb.Error: a line is not JSON.
     """
-    complete = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in _NEVER_NULL)
     # One text of many lines: a list of texts, or one JSON array, takes DuckDB three times as long.
     insert = (
-        f"INSERT INTO {table} SELECT {part}, * FROM"
-        f" (SELECT unnest(from_json(line, ?)) FROM (SELECT unnest(string_split(?, chr(10))) AS line)) WHERE {complete}"
+        f"INSERT INTO {table} SELECT {part}, unnest(from_json(line, ?))"
+        " FROM (SELECT unnest(string_split(?, chr(10))) AS line)"
     )
-    loaded = 0
     remaining = iter(lines)
     while batch := list(itertools.islice(remaining, LINES_AT_ONCE)):
-        (count,) = con.execute(insert, [_JSON_STRUCTURE, "\n".join(batch)]).fetchone() or (0,)
-        loaded += count
-    return loaded
+        con.execute(insert, [_JSON_STRUCTURE, "\n".join(batch)])
 
 
 def fetch_rows(con: duckdb.DuckDBPyConnection, query: str, parameters: Iterable[Any] = ()) -> Iterator[Row]:
-    """The rows of a query that selects ``column_list()``."""
+    """The rows of a query that selects ``column_list()``.
+
+    Raises:
+        StoreError: a row is impossible, in a file that another program wrote.
+    """
     for record in fetch_records(con, query, parameters):
-        yield Row(**record)
+        yield Row.from_dict(record)
 
 
 def fetch_records(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import StoreError
 from bench.store.catalog import Catalog, sealed_copies
-from bench.store.columns import COLUMNS, PART_COLUMN, connect, digest_of_query, literal, quoted
+from bench.store.columns import COLUMNS, IMPOSSIBILITIES, PART_COLUMN, connect, digest_of_query, literal, quoted
 from bench.store.compare import differing_parts
 from bench.store.jsonl import JsonlPart
 from bench.store.layout import left_over, list_files, part_of, temporary_files
 from bench.store.owner import is_alive
 from bench.store.parquet import Footer, SealedPart, read_footers
-from bench.store.row import SCHEMA_VERSION, STATUSES
+from bench.store.row import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     import duckdb
 
     from bench.store.catalog import Copy
-
-_IMPOSSIBLE = {
-    "an unknown status": f"status NOT IN ({', '.join(map(literal, STATUSES))})",
-    "status ok without a finite value": "status = 'ok' AND (value IS NULL OR NOT isfinite(value))",
-    "no reason for a status other than ok": "status <> 'ok' AND reason = ''",
-    "params that are no JSON object": "json_type(params) IS DISTINCT FROM 'OBJECT'",
-    "samples that are not n in number": "len(samples) NOT IN (0, n)",
-}
-"""What no row may be, as SQL."""
 
 
 @dataclass
@@ -143,7 +134,7 @@ def _row_faults(con: duckdb.DuckDBPyConnection, source: str, parts: Sequence[Sea
             yield f"{what} has rows {least} to {most}, its metadata says {part.first_row} onward"
     for run_id, number in sorted(contents):
         yield f"rows of run {run_id} part {number}, which its metadata does not name"
-    for what, condition in _IMPOSSIBLE.items():
+    for what, condition in IMPOSSIBILITIES.items():
         bad = con.execute(
             f"SELECT count(*), min_by(run_id, row_id), min(row_id) FROM {source} WHERE {condition}"
         ).fetchone()

@@ -56,24 +56,27 @@ def create_views(con: duckdb.DuckDBPyConnection, catalog: Catalog, run_ids: Iter
     """
     wanted = catalog.runs if run_ids is None else {run_id: catalog.runs[run_id] for run_id in run_ids}
     create_parts_view(con, catalog, [copy for copies in wanted.values() for copy in copies])
-    con.execute(f"CREATE VIEW rows AS SELECT {column_list()} FROM {PARTS_VIEW}")
+    con.execute(f"CREATE TEMP VIEW rows AS SELECT {column_list()} FROM {PARTS_VIEW}")
     records = [catalog.record(run_id).to_dict() | {"state": catalog.state(run_id)} for run_id in wanted]
     con.execute(
-        "CREATE TABLE run_records AS SELECT unnest(from_json(?, ?), max_depth := 2)",
+        "CREATE TEMP TABLE run_records AS SELECT unnest(from_json(?, ?), max_depth := 2)",
         [json.dumps(records), _RUN_STRUCTURE],
     )
     counts = ", ".join(f"coalesce({quoted(name)}, 0) AS {quoted(name)}" for name in ("rows", *STATUSES))
     by_status = ", ".join(f"count(*) FILTER (status = {literal(name)}) AS {quoted(name)}" for name in STATUSES)
     con.execute(
-        f"CREATE VIEW runs AS SELECT run_records.*, {counts} FROM run_records LEFT JOIN"
+        f"CREATE TEMP VIEW runs AS SELECT run_records.*, {counts} FROM run_records LEFT JOIN"
         f' (SELECT run_id, count(*) AS "rows", {by_status} FROM rows GROUP BY run_id) USING (run_id)'
     )
 
 
 def create_parts_view(
     con: duckdb.DuckDBPyConnection, catalog: Catalog, copies: Iterable[Copy], name: str = PARTS_VIEW
-) -> None:
+) -> dict[Key, str]:
     """Make a view of the rows of some copies, with their part first, in the present schema.
+
+    Returns:
+        the digest of each part that is not sealed.
 
     Raises:
         StoreError: a line of an open run is broken.
@@ -81,10 +84,11 @@ def create_parts_view(
     """
     table = f"{name}_of_open_runs"
     create_table(con, table)
+    digests: dict[Key, str] = {}
     by_file: dict[Path, list[Copy]] = defaultdict(list)
     for copy in copies:
         if isinstance(copy.part, JsonlPart):
-            copy.part.load(con, table)
+            digests[copy.key] = copy.part.load(con, table)
         else:
             by_file[copy.path].append(copy)
     selects = [f"SELECT * FROM {table}"]
@@ -96,7 +100,8 @@ def create_parts_view(
         else:
             selects.append(_select([path], version, [copy.key for copy in chosen]))
     selects += [_select(paths, version) for version, paths in sorted(whole.items())]
-    con.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(selects)}")
+    con.execute(f"CREATE TEMP VIEW {name} AS {' UNION ALL '.join(selects)}")
+    return digests
 
 
 def _select(paths: Iterable[Path], version: int, keys: Iterable[Key] = ()) -> str:

@@ -140,7 +140,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_keeps_what_was_written(tmp_p
         resource.setrlimit(resource.RLIMIT_FSIZE, (24_000, resource.RLIM_INFINITY))
 
     done = subprocess.run(
-        command("run", FAULTY, *FAST, "--set", "number=0:4096", "--device", "cpu"),
+        command("run", FAULTY, *FAST, "--set", f"number={','.join(map(str, range(100)))}"),
         cwd=tmp_path,
         env=environment(),
         capture_output=True,
@@ -181,7 +181,7 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_starts(tmp_pa
         (["collectives", "--set", "bytes=1M"], "ambiguous"),
         ([SOLO, "--nonsense"], "nonsense"),
         ([], "name at least one suite"),
-        (["--resume", "20200101"], "20200101"),
+        (["--resume", "20200101"], "there is no run"),
     ],
 )
 def test_a_mistake_is_one_line_with_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -70,8 +70,9 @@ def test_huge_pages_are_those_in_brackets(tree: Tree) -> None:
 
 
 def test_this_machine() -> None:
-    state = read_conditions()
-    assert state.load_1min == pytest.approx(os.getloadavg()[0], abs=0.5)
+    before, state, after = os.getloadavg()[0], read_conditions(), os.getloadavg()[0]
+    assert state.load_1min is not None
+    assert min(before, after) - 0.01 <= state.load_1min <= max(before, after) + 0.01
     assert state.uptime_s is not None
     assert state.uptime_s > 0
     assert state.boot_id is not None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bench.store.row import Row
     from tests.bench.report.conftest import Browser
 
-DRAW_ALL = "dispatchEvent(new Event('beforeprint'));"
+DRAW_ALL = "dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'));"
 OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true; });"
 OVERFLOW = "document.scrollingElement.scrollWidth - innerWidth"
 POINTS = """
@@ -281,13 +281,19 @@ def test_no_width_makes_the_page_scroll_sideways(browser: Browser, sample_page: 
     assert clipped == 0
 
 
-def test_plots_follow_the_theme(browser: Browser, sample_page: Path) -> None:
+def test_plots_follow_the_theme_and_are_light_on_paper(browser: Browser, sample_page: Path) -> None:
     browser.open(sample_page, dark=True)
     browser.run(DRAW_ALL)
     colour = "document.querySelector('.plot').layout.font.color"
     dark = browser.run(f"return {colour}")
     browser.prefer("light")
-    browser.wait_for(f"{colour} !== '{dark}'")
+    light = browser.wait_for(f"{colour} !== '{dark}' && {colour}")
+    browser.prefer("dark")
+    browser.wait_for(f"{colour} === '{dark}'")
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run(f"return {colour}") == light
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert browser.run(f"return {colour}") == dark
     assert browser.errors() == []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-Die = Callable[[int, Callable[[], Any]], Any] if TYPE_CHECKING else Any
 SIGKILLED = -9
 
 
@@ -27,13 +28,13 @@ def _contents(store: Path) -> list[str]:
     return [row.to_json() for row in Store(store).rows()]
 
 
-def _each_death(tmp_path: Path, prepare: Callable[[Path], None], action: Callable[[Path], Any], die: Die) -> list[Path]:
-    """Stores that were prepared and then acted on by a process that died one call later each time."""
+def _each_death(template: Path, action: Callable[[Path], Any], die: Any) -> list[Path]:
+    """Copies of a store that were acted on by a process that died one call later each time."""
     stores = []
     for n in itertools.count():
-        store = tmp_path / f"store-{n}"
-        prepare(store)
-        ended = die(n, lambda store=store: action(store))
+        store = template.with_name(f"store-{n}")
+        shutil.copytree(template, store)
+        ended = die(n, functools.partial(action, store))
         if ended.status != SIGKILLED:
             assert ended.status == 0
             return stores
@@ -41,95 +42,84 @@ def _each_death(tmp_path: Path, prepare: Callable[[Path], None], action: Callabl
     raise AssertionError("not reached")
 
 
-def test_appending(tmp_path: Path, runs: Any, die_before_call: Die) -> None:
+def test_appending(store: Path, runs: Any, die_before_call: Any) -> None:
     rows = runs.rows(8)
+    store.mkdir()
 
-    def write(store: Path) -> None:
-        with RunWriter(store, runs.record()) as writer:
+    def write(copy: Path) -> None:
+        with RunWriter(copy, runs.record()) as writer:
             writer.append(rows[:4])
             writer.append(rows[4:])
 
-    stores = _each_death(tmp_path, lambda store: None, write, die_before_call)
-    counts = [len(_contents(store)) for store in stores]
+    counts = [len(_contents(copy)) for copy in _each_death(store, write, die_before_call)]
     # Each row comes with the write before its flush; the kernel keeps what was written when a process dies.
     assert counts == sorted(counts)
     assert set(counts) == {0, 4, 8}
 
 
-def test_sealing(tmp_path: Path, runs: Any, die_before_call: Die) -> None:
-    ids = {}
+def test_sealing(store: Path, runs: Any, die_before_call: Any) -> None:
+    run_id = runs.orphan(store, n=8)
 
-    def prepare(store: Path) -> None:
-        ids[store] = runs.orphan(store, n=8)
-
-    def seal(store: Path) -> None:
-        with RunWriter.reopen(store, ids[store]) as writer:
+    def resume(copy: Path) -> None:
+        with RunWriter.reopen(copy, run_id) as writer:
             writer.append(runs.rows(4))
             writer.seal()
 
-    stores = _each_death(tmp_path, prepare, seal, die_before_call)
-    assert len(stores) > 8
-    for store in stores:
-        rows = Store(store).rows()
-        assert [row.row_id for row in rows] in (list(range(8)), list(range(12)))
-        assert verify(store).faults == []
-        contents = _contents(store)
+    copies = _each_death(store, resume, die_before_call)
+    assert len(copies) > 8
+    for copy in copies:
+        contents = _contents(copy)
+        assert contents[:8] == _contents(store)
+        assert len(contents) in (8, 12)
+        assert verify(copy).faults == []
         # Whatever was left, resuming and compacting bring it in order again.
-        with RunWriter.reopen(store, ids[store]) as writer:
-            writer.append(runs.rows(4))
-            writer.seal()
-        compact(store)
-        report = verify(store)
+        resume(copy)
+        compact(copy)
+        assert _contents(copy)[:-4] == contents
+        report = verify(copy)
         assert (report.faults, [note for note in report.notes if "no header" not in note]) == ([], [])
-        assert _contents(store)[:-4] == contents
 
 
-def test_compacting(tmp_path: Path, runs: Any, die_before_call: Die) -> None:
-    before = {}
+def test_compacting(store: Path, runs: Any, die_before_call: Any) -> None:
+    for seed in range(2):
+        runs.write(store, n=4, seed=seed)
+    compact(store)
+    runs.write(store, n=4, seed=2)
+    orphan, twin = runs.orphan(store, n=4, seed=3), runs.orphan(store, n=4, seed=4)
+    _leave_twin(store, twin)
+    with (runs_folder(store) / f"{orphan}.jsonl").open("a") as file:
+        file.write('{"torn')
+    before = _contents(store)
+    assert len(before) == 20
 
-    def prepare(store: Path) -> None:
-        for seed in range(2):
-            runs.write(store, n=4, seed=seed)
-        compact(store)
-        runs.write(store, n=4, seed=2)
-        orphan = runs.orphan(store, n=4, seed=3)
-        twin = runs.orphan(store, n=4, seed=4)
-        _leave_twin(store, twin)
-        (runs_folder(store) / f"{orphan}.jsonl").open("a").write('{"torn')
-        before[store] = _contents(store)
-
-    stores = _each_death(tmp_path, prepare, compact, die_before_call)
-    assert len(stores) > 15
-    for store in stores:
-        assert _contents(store) == before[store]
-        assert verify(store).faults == []
-        compact(store)
-        assert _contents(store) == before[store]
-        report = verify(store)
+    copies = _each_death(store, compact, die_before_call)
+    assert len(copies) > 15
+    for copy in copies:
+        assert _contents(copy) == before
+        assert verify(copy).faults == []
+        compact(copy)
+        assert _contents(copy) == before
+        report = verify(copy)
         assert (report.files, report.faults, report.notes) == (1, [], [])
 
 
-def test_merging(tmp_path: Path, runs: Any, die_before_call: Die) -> None:
+def test_merging(store: Path, tmp_path: Path, runs: Any, die_before_call: Any) -> None:
     other = tmp_path / "other"
     shared = runs.write(other, n=4)
     runs.orphan(other, n=4, seed=1)
     (other / "stacks").mkdir()
     (other / "stacks" / f"{shared}-1.txt").write_text("stack")
-    theirs = _contents(other)
-    ours = {}
+    runs.write(store, n=4, seed=2)
+    theirs, ours = _contents(other), _contents(store)
 
-    def prepare(store: Path) -> None:
-        runs.write(store, n=4, seed=2)
-        ours[store] = _contents(store)
-
-    stores = _each_death(tmp_path, prepare, lambda store: merge(store, other), die_before_call)
-    assert len(stores) > 4
-    for store in stores:
-        assert _contents(store) in (ours[store], sorted(ours[store] + theirs))
-        merge(store, other)
-        assert sorted(_contents(store)) == sorted(ours[store] + theirs)
-        assert verify(store).faults == []
-        assert (store / "stacks" / f"{shared}-1.txt").read_text() == "stack"
+    copies = _each_death(store, lambda copy: merge(copy, other), die_before_call)
+    assert len(copies) > 4
+    for copy in copies:
+        assert sorted(_contents(copy)) in (ours, sorted(ours + theirs))
+        merge(copy, other)
+        assert sorted(_contents(copy)) == sorted(ours + theirs)
+        assert verify(copy).faults == []
+        assert (copy / "stacks" / f"{shared}-1.txt").read_text() == "stack"
         assert _contents(other) == theirs
 
 

@@ -66,9 +66,9 @@ def test_no_token_sees_a_later_one(kind: str) -> None:
 
 
 def test_the_reference_agrees_with_torchs_own_multi_head_attention() -> None:
-    block, x = make("mha")
+    _, x = make("mha")
     theirs = torch.nn.MultiheadAttention(48, 4, bias=False, batch_first=True, dtype=torch.float64)
-    # torch's heads are hidden / heads = 12 wide, so the block is made anew with that width.
+    # torch makes heads of width hidden / heads.
     shape = AttentionShape(hidden=48, heads=4, kv_heads=4, qk_dim=12, v_dim=12)
     weights = {"qkv": theirs.in_proj_weight, "output": theirs.out_proj.weight}
     later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)

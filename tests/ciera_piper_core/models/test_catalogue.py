@@ -57,9 +57,7 @@ def test_latent_attention_decides_head_widths() -> None:
     deepseek = catalogue.load("deepseek-v3")
     assert deepseek.mla == MLA(q_lora=1536, kv_lora=512, qk_nope=128, qk_rope=64, v_head=128)
     assert (deepseek.kv_heads, deepseek.head_dim) == (128, 192)
-    assert catalogue.load("deepseek-v2-lite").mla == MLA(
-        q_lora=0, kv_lora=512, qk_nope=128, qk_rope=64, v_head=128
-    )
+    assert catalogue.load("deepseek-v2-lite").mla == MLA(q_lora=0, kv_lora=512, qk_nope=128, qk_rope=64, v_head=128)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ HIDDEN, FFN = 32, 48
 METHODS = ["grouped", "looped"]
 
 
-def make(
-    counts: list[int], matrices: int = 3, dtype: torch.dtype = torch.float32
-) -> tuple[Experts, torch.Tensor]:
+def make(counts: list[int], matrices: int = 3, dtype: torch.dtype = torch.float32) -> tuple[Experts, torch.Tensor]:
     """Random experts and tokens."""
     generator = torch.Generator().manual_seed(3)
     experts = Experts(len(counts), HIDDEN, FFN, matrices, dtype=dtype)

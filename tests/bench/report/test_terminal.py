@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from bench.definitions import ALGBW, LATENCY
+from bench.report.terminal import summary_table
+from tests.bench.report.sample_rows import LAB, row, sample_rows
+
+if TYPE_CHECKING:
+    from bench.store.row import Row
+
+
+def printed(rows: list[Row], width: int, encoding: str = "utf-8", colour: bool = False) -> str:
+    """What a terminal of that width would show."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    Console(file=stream, width=width, force_terminal=colour).print(summary_table(rows))
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_lines_fit_the_width_and_nothing_is_shortened(width: int) -> None:
+    text = printed(sample_rows(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+
+
+def test_wide_shows_all_columns_and_narrow_names_those_left_out() -> None:
+    wide, narrow = (printed(sample_rows(), width).partition("alltoall")[0] for width in (200, 80))
+    header = "op ranks bytes nodes scope busbw GB/s latency us algbw GB/s share_of_bound n wrong"
+    assert header in " ".join(wide.split())
+    assert "left out" not in wide
+    assert "op ranks bytes scope busbw GB/s latency us wrong" in " ".join(narrow.split())
+    assert "left out for the width: nodes, n, share_of_bound, algbw GB/s" in narrow
+
+
+def test_a_line_a_case_with_value_spread_and_mark() -> None:
+    text = printed(sample_rows(), 80)
+    assert " ".join(["all_gather", "2", "1KiB", "loopback", "0.0267", "±1.3%", "19.2", "±1.0%", "0"]) in " ".join(
+        text.split()
+    )
+    [unsettled] = [line for line in text.splitlines() if line.split()[:3] == ["all_gather", "4", "1KiB"]]
+    assert unsettled.split()[4::2][:2] == ["~0.0134", "~57.2"]
+
+
+def test_failures_and_verdict_come_last() -> None:
+    text = printed(sample_rows(), 200)
+    tail = text.partition("Not measured\n")[2]
+    assert tail.splitlines()[0].split() == [
+        "failed", "collectives", "op=all_reduce", "ranks=4", "bytes=32MiB", "nodes=1", "scope=loopback"
+    ]  # fmt: skip
+    assert "rank 3 was killed by signal 9 in iteration 12 (stacks are in the HTML report)" in tail
+    assert "pid 4101" not in tail
+    assert "skipped  collectives share_of_bound of 173 cases" in tail
+    assert tail.splitlines()[-1].startswith("390 of 399 cases measured; 1 failed")
+
+
+def test_the_emulated_cluster_is_named() -> None:
+    mixed = printed(sample_rows(), 200)
+    assert f"scope=lab is the emulated cluster, not hardware: {LAB}" in mixed
+    only = printed([made for made in sample_rows() if made.params.get("lab")], 200)
+    assert f"\nemulated cluster, not hardware: {LAB}" in only
+
+
+def test_wrong_and_unchecked_elements() -> None:
+    rows = [row({"ranks": ranks}, "latency", LATENCY, value=1.0) for ranks in (1, 2)]
+    rows[0].wrong, rows[1].wrong = None, 1234
+    text = printed(rows, 80)
+    assert "unchecked" in text
+    assert "1,234" in text
+
+
+def test_metrics_that_no_case_has_take_no_column() -> None:
+    rows = [
+        row({"ranks": 2}, "latency", LATENCY, value=1.0),
+        row({"ranks": 2}, "algbw", ALGBW, status="skipped", reason="not known here"),
+    ]
+    table = printed(rows, 80).partition("Not measured")[0]
+    assert "algbw" not in table
+
+
+def test_nothing_measured() -> None:
+    assert printed([], 80) == "No rows: nothing was measured.\n"
+    text = printed([row({"ranks": 2}, "latency", LATENCY, status="failed", reason="[bold]raised[/bold]")], 80)
+    assert "no case was measured" in text
+    assert "[bold]raised[/bold]" in text
+
+
+def test_ascii_terminals_get_ascii() -> None:
+    assert "+-1.3%" in printed(sample_rows(), 80, encoding="ascii")
+
+
+def test_colour_only_on_a_terminal() -> None:
+    assert "\x1b[" in printed(sample_rows(), 80, colour=True)
+    assert "\x1b[" not in printed(sample_rows(), 80)
