@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.definitions import format_bytes
@@ -13,7 +13,7 @@ from bench.environment import fingerprint, identity_differences
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, UsageError
 from bench.hardware import available_memory_bytes, usable_cores
 from bench.launch.lab import Lab, LabShape, remove_leftovers
-from bench.launch.site import Device, lab_site, local_site
+from bench.launch.site import Device, lab_site, local_site, with_hardware
 from bench.launch.supervisor import Failure, Patience, RankProcesses
 from bench.measure.runner import placed_case, unmeasured_rows
 from bench.measure.sampling import Sampling
@@ -186,9 +186,19 @@ def choose_device(request: Request) -> Device:
 
 
 def _sites(world: int, shape: LabShape | None, device: Device, seed: int) -> list[Site]:
-    if shape and world > 1:
-        return [lab_site(rank, shape, seed) for rank in range(world)]
-    return [local_site(rank, world, device, seed) for rank in range(world)]
+    """The site of each rank of a group on this machine."""
+    in_lab = shape if world > 1 else None
+    bare = [lab_site(r, in_lab, seed) if in_lab else local_site(r, world, device, seed) for r in range(world)]
+    seen = with_hardware(bare[0])
+    return [
+        replace(
+            site,
+            cores=seen.cores,
+            last_level_cache_bytes=seen.last_level_cache_bytes,
+            peak_tflops=seen.peak_tflops,
+        )
+        for site in bare
+    ]
 
 
 def _measure(

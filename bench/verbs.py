@@ -169,10 +169,12 @@ def write_results(rows: list[Row], runs: list[RunRecord], folder: Path) -> tuple
 
 
 def build_profile_if_any(rows: list[Row], runs: list[RunRecord]) -> PlatformProfile | None:
-    """The platform profile of the rows, or None where no suite of ``characterize`` is among them."""
+    """The platform profile of the rows, or None: of several machines, or none of ``characterize``'s suites."""
+    from bench.environment import identity_digest
     from bench.profile_builder import build_profile
 
-    return build_profile(rows, runs) if any(row.suite in CHARACTERIZE_SUITES for row in rows) else None
+    one_machine = len({identity_digest(run.fingerprint) for run in runs}) == 1
+    return build_profile(rows, runs) if one_machine and any(row.suite in CHARACTERIZE_SUITES for row in rows) else None
 
 
 def _measure(options: RunOptions, launched: Launched | None, rows_to: IO[str] | None) -> Outcome:

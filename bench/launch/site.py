@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from bench.definitions import Ceiling
 from bench.suite import Scope, Site
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def lab_site(rank: int, shape: LabShape, seed: int) -> Site:
 
 
 def with_hardware(site: Site) -> Site:
-    """The site with what this process can see of the hardware; for the rank itself to call."""
+    """The site with what can be seen of the hardware, by a process on its host."""
     from bench.hardware import last_level_cache_bytes, peaks_tflops, usable_cores
 
     gpu_model, cache_bytes = None, last_level_cache_bytes()
@@ -55,4 +56,5 @@ def site_to_dict(site: Site) -> dict[str, Any]:
 
 
 def site_from_dict(record: dict[str, Any]) -> Site:
-    return Site(**record)
+    peaks = {dtype: Ceiling(**ceiling) for dtype, ceiling in record["peak_tflops"].items()}
+    return Site(**{**record, "peak_tflops": peaks})

@@ -62,13 +62,12 @@ def _messages(channel: Channel) -> Any:
 
 def _join(start: Message) -> Context:
     from bench.launch.connect import connect, file_store
-    from bench.launch.site import site_from_dict, with_hardware
+    from bench.launch.site import site_from_dict
     from bench.suite import Context
 
     site = site_from_dict(start["site"])
     store = file_store(start["rendezvous"], site.world) if site.world > 1 else None
-    group = connect(site, store)
-    return Context(with_hardware(site), group)
+    return Context(site, connect(site, store))
 
 
 def _measure(message: Message, suites: dict[str, Suite], context: Context, progress: Progress) -> list[dict[str, Any]]:

@@ -31,8 +31,7 @@ def placed_case(suite: Suite, case: Case, site: Site) -> Case:
     A row of a GPU is never compared with a row of a CPU, nor the lab with hardware, because the
     place is part of the parameters, and so of the case's id.
     """
-    params = dict(case.params)
-    params["device"] = site.device
+    params = {**case.params, **suite.placed_params(case, site), "device": site.device}
     if suite.distributed:
         params["nodes"] = site.nodes
         params["scope"] = site.scope

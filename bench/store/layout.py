@@ -81,10 +81,18 @@ def new_file(target: Path) -> Iterator[Path]:
 
     When the block raises, nothing is left. When the process dies, the hidden file is left and
     ``left_over`` tells so.
+
+    Raises:
+        StoreError: the folder cannot be written.
     """
     owner = this_process()
     marks = "~".join(str(owner[name]) for name in OWNER_FIELDS)
     temporary = target.with_name(f".{target.name}~{marks}{TEMPORARY_SUFFIX}")
+    try:
+        temporary.touch()
+    except OSError as error:
+        # Without a cause: it must not look as if a file of the store had vanished.
+        raise unwritable(target, error) from None
     try:
         yield temporary
         _sync(temporary)
@@ -144,8 +152,10 @@ def unwritable(path: Path, error: Exception, kept: str = "") -> StoreError:
         advice = "free some space"
     elif number == errno.EFBIG or "file too large" in text:
         advice = "raise the file size limit (ulimit -f)"
-    elif number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
-        advice = "choose a folder that can be written with --store"
+    elif number == errno.ENOENT:
+        advice = "make its folder first"
+    elif number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR):
+        advice = "choose another place with --store or -o"
     else:
         advice = "see whether the disk is well"
     return StoreError(f"cannot write {path}: {_cause(error)}; {kept + '; ' if kept else ''}{advice}")

@@ -109,16 +109,15 @@ def write_parquet(con: duckdb.DuckDBPyConnection, rows: str, footer: Footer, tar
     """
     import duckdb
 
+    expected = sorted((*part.key, part.rows) for part in footer.parts if part.rows)
+    metadata = f"{{{METADATA_KEY}: {literal(footer.to_json())}}}"
     try:
         with new_file(target) as path:
-            con.execute(
-                f"COPY ({rows}) TO {literal(str(path))}"
-                f" (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{METADATA_KEY}: {literal(footer.to_json())}}})"
-            )
-            written = f"SELECT * FROM read_parquet({literal(str(path))})"
-            expected = [(*part.key, part.rows) for part in footer.parts if part.rows]
-            contents = content_hashes(con, written)
-            if contents != content_hashes(con, rows) or [key[:3] for key in contents] != sorted(expected):
+            file = literal(str(path))
+            options = f"FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false, KV_METADATA {metadata}"
+            con.execute(f"COPY ({rows}) TO {file} ({options})")
+            written = content_hashes(con, f"SELECT * FROM read_parquet({file}, hive_partitioning = false)")
+            if written != content_hashes(con, rows) or [key[:3] for key in written] != expected:
                 raise StoreError(f"{target} read back differs from what was to be written; nothing was replaced")
     except (OSError, duckdb.Error) as error:
         raise unwritable(target, error) from error

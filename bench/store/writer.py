@@ -110,6 +110,8 @@ class RunWriter:
             return seal_part(self.path)
         except FileNotFoundError:
             raise StoreError(f"{self.path} was removed by another process before it was sealed") from None
+        except StoreError as error:
+            raise StoreError(f"{error}; all rows are kept in {self.path.name}: `bench db compact` seals it") from error
 
     def close(self) -> None:
         """Close the file; the run can be resumed."""

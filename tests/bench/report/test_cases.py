@@ -1,3 +1,5 @@
+"""Rows gathered into cases: what belongs together, what varies, status, order."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""Numbers, parameters and spreads as people read them."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""The headline cards: the best values, by rule and without one."""
+
 from __future__ import annotations
 
 from bench.definitions import BUSBW, LATENCY, THROUGHPUT

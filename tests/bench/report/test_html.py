@@ -1,3 +1,5 @@
+"""The report as a file: written whole or not at all, sections in order, scripts inlined once."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""What is drawn against what: the rules, and the inference for suites without one."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""Elements escape every text, whatever is in it."""
+
 from __future__ import annotations
 
 from html.parser import HTMLParser

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from bench.store.row import Row
+    from bench.store.row import Row, Status
     from tests.bench.report.conftest import Browser
 
 DRAW_ALL = "dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'));"
@@ -300,7 +300,8 @@ def test_plots_follow_the_theme_and_are_light_on_paper(browser: Browser, sample_
 def hostile_rows() -> list[Row]:
     """Rows with markup in every text that can reach the page."""
     rows = []
-    for size, status in itertools.product((1024, 2048, 4096), ("ok", "failed", "skipped")):
+    statuses: tuple[Status, ...] = ("ok", "failed", "skipped")
+    for size, status in itertools.product((1024, 2048, 4096), statuses):
         params = {HOSTILE: HOSTILE, "bytes": size, "outcome": status, "lab": HOSTILE, "shape": f"{HOSTILE}{size}"}
         made = row(params, HOSTILE, LATENCY, suite=HOSTILE, value=float(size))
         made.stop_reason = HOSTILE

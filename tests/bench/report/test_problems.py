@@ -1,3 +1,5 @@
+"""Causes of missing numbers, gathered and ordered."""
+
 from __future__ import annotations
 
 from bench.definitions import LATENCY

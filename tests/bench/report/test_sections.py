@@ -1,3 +1,5 @@
+"""The sections without a script: what they show, fold, link and leave out."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""The terminal's tables at narrow and wide, with failures, marks and the verdict."""
+
 from __future__ import annotations
 
 import io

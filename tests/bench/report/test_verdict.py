@@ -1,3 +1,5 @@
+"""The verdict line for every mix of outcomes."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

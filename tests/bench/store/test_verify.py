@@ -23,15 +23,13 @@ SCHEMA_1 = Path(__file__).parents[2] / "data" / "store_schema_1"
 
 def _rewrite(path: Path, select: str = "*", change: Callable[[dict[str, Any]], Any] = lambda metadata: None) -> None:
     """Write a sealed file again with other rows or metadata."""
-    (text,) = (
-        duckdb.execute("select value from parquet_kv_metadata(?) where key = 'bench'", [str(path)]).fetchone() or ()
-    )
-    metadata = json.loads(text)
+    found = duckdb.execute("select value from parquet_kv_metadata(?) where key = 'bench'", [str(path)]).fetchone()
+    assert found
+    metadata = json.loads(found[0])
     change(metadata)
-    quoted = json.dumps(metadata).replace("'", "''")
-    duckdb.execute(
-        f"copy (select {select} from read_parquet('{path}')) to '{path}.new' (format parquet, kv_metadata {{bench: '{quoted}'}})"
-    )
+    text = json.dumps(metadata).replace("'", "''")
+    rows = f"select {select} from read_parquet('{path}')"
+    duckdb.execute(f"copy ({rows}) to '{path}.new' (format parquet, kv_metadata {{bench: '{text}'}})")
     Path(f"{path}.new").rename(path)
 
 

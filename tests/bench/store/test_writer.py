@@ -352,13 +352,13 @@ def test_a_file_size_limit_keeps_all_rows(store: Path, runs: Any, fork: Callable
 
 def test_a_read_only_disk_is_one_clear_error(small_disk: Path, runs: Any) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(StoreError, match=r"cannot write .*: Read-only file system; choose a folder .* --store"):
+    with pytest.raises(StoreError, match=r"cannot write .*: Read-only file system; choose another place"):
         RunWriter(small_disk, runs.record())
 
 
 def test_a_store_below_a_file_is_one_clear_error(tmp_path: Path, runs: Any) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot write .*: Not a directory; choose a folder .* --store"):
+    with pytest.raises(StoreError, match=r"cannot write .*: Not a directory; choose another place"):
         RunWriter(tmp_path / "file" / "store", runs.record())
 
 
