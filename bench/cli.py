@@ -199,7 +199,11 @@ def _add_commands_of_other_packages() -> None:
     from bench.registry import command_entries
 
     for entry in command_entries():
-        command = entry.load()
+        try:
+            command = entry.load()
+        except Exception as error:
+            print(f"bench: verb {entry.name!r} ({entry.value}) cannot be loaded: {error!r}", file=sys.stderr)
+            continue
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=entry.name)
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from bench.errors import UsageError
 from bench.registry import load_suite, suite_names
 from bench.suite import PRESETS
 
@@ -12,8 +14,17 @@ if TYPE_CHECKING:
 
 
 def describe_suites() -> list[dict[str, Any]]:
-    """One record a suite: name, summary, whether it takes ranks, number of cases by preset."""
-    return [_overview(load_suite(name)) for name in suite_names()]
+    """One record a suite: name, summary, whether it takes ranks, number of cases by preset.
+
+    A suite that cannot be loaded is said on standard error, and hides no other.
+    """
+    suites = []
+    for name in suite_names():
+        try:
+            suites.append(load_suite(name))
+        except UsageError as error:
+            print(f"bench: {error}", file=sys.stderr)
+    return [_overview(suite) for suite in suites]
 
 
 def describe_suite(name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """TCP transfers between nodes of a lab, timed until the receiver has every byte.
 
 As a script: ``receive ADDRESS`` prints its port, then takes messages until the connection closes;
-``send ADDRESS PORT BYTES...`` waits for a line on stdin, sends each message and prints the seconds.
+``send ADDRESS PORT BYTES...`` waits for a line on stdin, sends each message and prints when.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from bench.launch.lab import Lab
@@ -20,8 +20,19 @@ HEADER_BYTES = 8
 CHUNK_BYTES = 2**20
 
 
-def transfers(lab: Lab, routes: list[tuple[int, int]], sizes: list[int]) -> list[list[float]]:
-    """Seconds of each message on each route from node to node; all routes send at the same time."""
+class Transfer(NamedTuple):
+    """When a message was sent and the answer to its last byte was there; one clock for all nodes."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def transfers(lab: Lab, routes: list[tuple[int, int]], sizes: list[int]) -> list[list[Transfer]]:
+    """Each message on each route from node to node; all routes send at about the same time."""
     processes = []
     senders = []
     try:
@@ -37,7 +48,7 @@ def transfers(lab: Lab, routes: list[tuple[int, int]], sizes: list[int]) -> list
         for sender in senders:
             sender.stdin.write("go\n")
             sender.stdin.flush()
-        return [json.loads(sender.communicate(timeout=60)[0]) for sender in senders]
+        return [[Transfer(*times) for times in json.loads(sender.communicate(timeout=60)[0])] for sender in senders]
     finally:
         for process in processes:
             process.kill()
@@ -77,14 +88,14 @@ def _send(address: str, port: int, sizes: list[int]) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     print("ready", flush=True)
     sys.stdin.readline()
-    seconds = []
+    times = []
     for size in sizes:
         message = size.to_bytes(HEADER_BYTES, "little") + bytes(size)
-        start = time.perf_counter()
+        start = time.monotonic()
         connection.sendall(message)
         connection.recv(1)
-        seconds.append(time.perf_counter() - start)
-    print(json.dumps(seconds), flush=True)
+        times.append((start, time.monotonic()))
+    print(json.dumps(times), flush=True)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ class TestLife:
         with Lab(SMALL) as one, Lab(SMALL) as other:
             assert _namespace(one, 0) != _namespace(other, 0)
             one.close()
-            assert transfers(other, [(0, 1)], [1000])[0][0] > 0
+            assert transfers(other, [(0, 1)], [1000])[0][0].seconds > 0
 
     def test_unknown_nodes_are_refused(self) -> None:
         with Lab(SMALL) as lab:
@@ -156,7 +156,8 @@ class TestLife:
         delayed = LabShape(nodes=2, ranks_per_node=1, rate_bits_per_s=10**9, delay_us=20_000)
         try:
             with Lab(delayed) as lab:
-                assert min(transfers(lab, [(0, 1)], [1, 1, 1])[0]) >= 0.04  # there and back
+                there_and_back = transfers(lab, [(0, 1)], [1, 1, 1])[0]
+                assert min(transfer.seconds for transfer in there_and_back) >= 0.04
         except LaunchError as error:
             assert str(error) == (  # noqa: PT017
                 "cannot build the lab: this kernel lacks sch_netem, which makes delays; drop delay= from --lab"
@@ -262,7 +263,7 @@ from lab_traffic import transfers
 
 with Lab(LabShape(nodes=2, ranks_per_node=2, rate_bits_per_s=10**8)) as lab:
     there, inside = transfers(lab, [(0, 1), (0, 0)], [1_000_000])
-    assert there[0] > 0.07 > inside[0], (there, inside)
+    assert there[0].seconds > 0.07 > inside[0].seconds, (there, inside)
     left = subprocess.Popen(lab.node_command(1, ["sleep", "1000"]))
     assert remove_leftovers() == []
 assert left.wait(timeout=5) < 0

@@ -1,4 +1,7 @@
-"""Owners that die in every way, and what remains of their labs."""
+"""Owners that die in every way, and what remains of their labs.
+
+Where a test calls for the leftovers itself, it runs alone: any other run, too, removes what it finds.
+"""
 
 from __future__ import annotations
 
@@ -93,6 +96,7 @@ class TestOwnerEnds:
         _wait_until(lambda: not owner.running())
         assert _is_running(owner.child)
 
+    @pytest.mark.alone
     def test_with_a_stopped_holder_and_the_next_run_removes_the_rest(self, make_owner: Callable[..., Owner]) -> None:
         owner = make_owner()
         os.kill(owner.holder, signal.SIGSTOP)
@@ -105,6 +109,7 @@ class TestOwnerEnds:
         assert owner.running() == []
         assert processes_in(owner.namespaces) == []
 
+    @pytest.mark.alone
     def test_with_its_holder_and_the_next_run_ends_the_ranks(self, make_owner: Callable[..., Owner]) -> None:
         owner = make_owner()
         os.kill(owner.holder, signal.SIGKILL)
@@ -139,6 +144,7 @@ class TestMarks:
             assert process.poll() is None
             process.kill()
 
+    @pytest.mark.alone
     def test_of_an_owner_whose_process_id_lives_on_in_another(self) -> None:
         pid, start, space = map(int, owner_mark().split(":"))
         with _marked(f"{pid}:{start - 1}:{space}") as process:

@@ -245,7 +245,7 @@ def test_files_of_an_older_schema_are_read_with_defaults(store: Path, runs: Any)
     _age_parquet(runs_folder(store) / f"{sealed}.parquet", lacking, duckdb)
     _age_jsonl(runs_folder(store) / f"{opened}.jsonl", lacking)
 
-    older = Store(store).rows([sealed, opened])
+    older = Store(store).rows([sealed]) + Store(store).rows([opened])
     assert [(row.warmup, row.stop_reason, row.entry_skew, row.samples) for row in older] == [(0, "", None, [])] * 8
     assert [row.value for row in older] == [row.value for row in (*runs.rows(4), *runs.rows(4, seed=1))]
     assert len(Store(store).query("select * from rows where warmup = 3")) == 4

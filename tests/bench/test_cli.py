@@ -1,0 +1,85 @@
+"""The program itself: help, speed of start, errors, verbs of other packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.program import ROOT, bench, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERBS = ("doctor", "list", "run", "characterize", "report", "db")
+HEAVY = ("torch", "numpy", "pandas", "duckdb", "plotly", "scipy", "pydantic")
+
+
+def test_help_names_every_verb(tmp_path: Path) -> None:
+    done = bench("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert all(verb in done.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "db"])
+def test_each_verb_has_help_with_an_example(tmp_path: Path, verb: str) -> None:
+    done = bench(verb, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"Example: bench {verb}" in " ".join(done.stdout.split())
+    assert "--json" in done.stdout
+
+
+def test_help_and_list_load_nothing_heavy() -> None:
+    code = (
+        "import sys; from bench.listing import describe_suites; describe_suites(); import bench.cli;"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["run", "--ranks"], ["list", "--nope"], ["run", "self", "--seed", "x"]]
+)
+def test_wrong_words_are_one_line_with_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
+    done = bench(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("bench: ")
+    assert done.stdout == ""
+
+
+def install(folder: Path, name: str, entry_points: str) -> str:
+    """Lay out an installed package, which is a folder with metadata; returns the search path that finds it."""
+    metadata = folder / f"{name}-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(entry_points)
+    return f"{ROOT}:{folder}"
+
+
+def test_verbs_of_other_packages_appear(tmp_path: Path) -> None:
+    (tmp_path / "extra_verbs.py").write_text(
+        "import typer\n"
+        "def hello(name: str) -> None:\n    '''Greet.'''\n    print('hello', name)\n"
+        "group = typer.Typer(help='A group.')\n"
+        "@group.command()\ndef one() -> None:\n    print('one')\n"
+        "@group.command()\ndef two() -> None:\n    print('two')\n"
+    )
+    path = install(tmp_path, "verbs", "[bench.commands]\nhello = extra_verbs:hello\nmore = extra_verbs:group\n")
+    assert "hello" in bench("--help", cwd=tmp_path, PYTHONPATH=path).stdout
+    assert bench("hello", "you", cwd=tmp_path, PYTHONPATH=path).stdout == "hello you\n"
+    assert bench("more", "two", cwd=tmp_path, PYTHONPATH=path).stdout == "two\n"
+
+
+@pytest.mark.parametrize("group", ["bench.commands", "bench.suites"])
+def test_what_cannot_be_loaded_hides_nothing_else(tmp_path: Path, group: str) -> None:
+    path = install(tmp_path, "broken", f"[{group}]\nbroken = no_such_module:thing\n")
+    done = bench("list", cwd=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 0
+    assert "collectives" in done.stdout
+    assert "'broken' (no_such_module:thing) cannot be loaded" in done.stderr
