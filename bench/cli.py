@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -222,6 +223,10 @@ def main() -> None:
         sys.exit(error.exit_code)
     except typer.Abort:
         sys.exit(EXIT_NOT_MEASURED)
+    except BrokenPipeError:
+        # Whoever read our output (head, say) has enough; Python would complain again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_OK)
     except Exception as error:
         if hasattr(error, "format_message"):  # click's own usage errors, whichever copy of click typer brings
             print(f"bench: {error.format_message()}; see --help", file=sys.stderr)

@@ -143,11 +143,17 @@ def reopen(run: str, store: Path) -> RunWriter:
 
 
 def jobs_left(jobs: Sequence[Job], run_id: str, store: Path, site_of: Callable[[Job], Site]) -> list[Job]:
-    """Those of the jobs that have no row in the run, whatever its status."""
+    """Those of the jobs that lack rows in the run; a failed case has its rows, and is not tried again."""
     from bench.store.reader import Store
 
-    measured = {(row.suite, row.case) for row in Store(store).rows(run_ids=[run_id])}
-    return [job for job in jobs if (job.suite.name, placed_case(job.suite, job.case, site_of(job)).id) not in measured]
+    measured = {(row.suite, row.case, row.metric) for row in Store(store).rows(run_ids=[run_id])}
+
+    def is_whole(job: Job) -> bool:
+        """A crash in the middle of its write may leave a case with some of its metrics alone."""
+        case = placed_case(job.suite, job.case, site_of(job)).id
+        return all((job.suite.name, case, metric.name) in measured for metric in job.suite.metrics_for(job.case))
+
+    return [job for job in jobs if not is_whole(job)]
 
 
 def sampling_for(request: Request) -> Sampling:

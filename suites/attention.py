@@ -55,7 +55,7 @@ class AttentionSuite(ComputeSuite):
         "quick": {
             "model": ("olmoe-1b-7b", "mixtral-8x7b", "deepseek-v2-lite"),
             "tensor_parallel": (8,),
-            "sequence": (512, 2048),
+            "sequence": (512, 1024),
             "batch": (1,),
             "direction": DIRECTION.choices,
             "dtype": ("bfloat16",),

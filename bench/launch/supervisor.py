@@ -116,6 +116,7 @@ class RankProcesses:
         self._lab = lab
         self._environment = {**os.environ, **(environment or {})}
         self._ranks: list[Rank] = []
+        self._rows: list[dict[str, Any]] = []
         self._selector = selectors.DefaultSelector()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._moved = 0.0
@@ -155,7 +156,7 @@ class RankProcesses:
             self._send(
                 rank, {"type": "case", "suite": suite, "params": dict(case.params), "sampling": sampling.to_dict()}
             )
-        self._rows: list[dict[str, Any]] = []
+        self._rows = []
         failure = self._wait("done", self._patience.stall_s)
         return failure or [Row.from_dict(record) for record in self._rows]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bench.errors import StoreError
 from bench.store.columns import PART_COLUMN, column_list, connect, digest_of_query
 from bench.store.layout import runs_folder
 from bench.store.parquet import Footer, SealedPart, write_parquet
@@ -34,9 +35,19 @@ def write_archive(catalog: Catalog, copies: Sequence[Copy], target: Path, genera
         generation: above that of all files that this one replaces.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: it cannot be written, or a copy cannot be read.
         FileNotFoundError: another process has replaced a file meanwhile.
     """
+    import duckdb
+
+    try:
+        _write(catalog, copies, target, generation)
+    except duckdb.Error as error:
+        text = " ".join(str(error).split())
+        raise StoreError(f"cannot copy rows of {catalog.store} to {target}: {text}") from error
+
+
+def _write(catalog: Catalog, copies: Sequence[Copy], target: Path, generation: int) -> None:
     with connect() as con:
         digests = create_parts_view(con, catalog, copies)
         for copy in copies:

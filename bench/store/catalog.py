@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from bench.errors import UsageError
 from bench.store.columns import connect
 from bench.store.jsonl import JsonlPart, read_part
 from bench.store.layout import list_files, unreadable
@@ -136,6 +137,17 @@ class Catalog:
             files[copy.path].append(copy)
         return dict(files)
 
+    def require(self, run_ids: Iterable[str]) -> None:
+        """Refuse a run that is not there.
+
+        Raises:
+            UsageError: it names the store and its last run.
+        """
+        for run_id in run_ids:
+            if run_id not in self.runs:
+                there = f"the last is {list(self.runs)[-1]}, `bench db list` shows all" if self.runs else "it has none"
+                raise UsageError(f"unknown run {run_id!r} in {self.store}; {there}")
+
     def record(self, run_id: str) -> RunRecord:
         """The record of a run, as its last writer left it."""
         return self.runs[run_id][-1].part.record
@@ -170,18 +182,21 @@ def consistently(store: Path, action: Callable[[Catalog], T]) -> T:
     """Do something with a store's catalog, again if files were replaced underneath by another process.
 
     Raises:
-        StoreError: files vanish as often as it is tried.
-        Exception: whatever ``action`` raises though all files are still there.
+        StoreError: a file cannot be read, or files vanish as often as it is tried.
+        Exception: whatever else ``action`` raises though all files are still there.
     """
+    import duckdb
+
     for attempt in itertools.count(1):
         files = list_files(store)
         try:
             return action(Catalog.of_files(store, files))
         except Exception as error:
-            if not _vanished(error, files):
+            vanished = _vanished(error, files)
+            if attempt == ATTEMPTS or not vanished:
+                if vanished or isinstance(error, duckdb.Error):
+                    raise unreadable(store, error) from error
                 raise
-            if attempt == ATTEMPTS:
-                raise unreadable(store, error) from error
         time.sleep(FIRST_PAUSE_S * 2**attempt)
     raise AssertionError("not reached")
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import UsageError, unknown_name
+from bench.errors import UsageError
 from bench.store.archive import new_archive_path, write_archive
 from bench.store.catalog import consistently
 from bench.store.layout import LEFTOVER_AGE_S, left_over, remove, temporary_files
@@ -85,9 +85,8 @@ def _seal(catalog: Catalog, abandoned: Collection[str], report: CompactReport) -
 
 
 def _require_dead(catalog: Catalog, abandoned: Collection[str]) -> None:
+    catalog.require(abandoned)
     for run_id in abandoned:
-        if run_id not in catalog.runs:
-            raise unknown_name("run", run_id, list(catalog.runs))
         if any(
             copy.key[0] == run_id and is_alive(copy.part.record.writer) for copy in catalog.copies if not copy.is_sealed
         ):

@@ -106,6 +106,7 @@ def write_parquet(con: duckdb.DuckDBPyConnection, rows: str, footer: Footer, tar
 
     Raises:
         StoreError: it cannot be written, or differs when read back; nothing is left at ``target``.
+        duckdb.Error: the query failed.
     """
     import duckdb
 
@@ -119,7 +120,7 @@ def write_parquet(con: duckdb.DuckDBPyConnection, rows: str, footer: Footer, tar
             written = content_hashes(con, f"SELECT * FROM read_parquet({file}, hive_partitioning = false)")
             if written != content_hashes(con, rows) or [key[:3] for key in written] != expected:
                 raise StoreError(f"{target} read back differs from what was to be written; nothing was replaced")
-    except (OSError, duckdb.Error) as error:
+    except (OSError, duckdb.IOException) as error:
         raise unwritable(target, error) from error
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bench.errors import UsageError, unknown_name
+from bench.errors import UsageError
 from bench.store.catalog import Catalog, State, consistently
 from bench.store.columns import column_list, connect, fetch_rows
-from bench.store.layout import unreadable
 from bench.store.row import STATUSES, Row, RunRecord, Status
 from bench.store.views import create_views
 
@@ -126,17 +125,17 @@ class Store:
             StoreError: a file is damaged; the message names it.
         """
 
-        def run(con: duckdb.DuckDBPyConnection, catalog: Catalog) -> pd.DataFrame:
-            return con.execute(sql, parameters).df()
-
         import duckdb
 
-        try:
-            return self._read(run)
-        except duckdb.IOException as error:
-            raise unreadable(self.path, error) from error
-        except duckdb.Error as error:
-            raise UsageError(f"the query failed: {' '.join(str(error).split())}") from None
+        def run(con: duckdb.DuckDBPyConnection, catalog: Catalog) -> pd.DataFrame:
+            try:
+                return con.execute(sql, parameters).df()
+            except duckdb.IOException:
+                raise  # of a file, not of the statement
+            except duckdb.Error as error:
+                raise UsageError(f"the query failed: {_without_position(error)}") from error
+
+        return self._read(run)
 
     def record(self, run_id: str) -> RunRecord:
         """The record of a run.
@@ -145,7 +144,7 @@ class Store:
             UsageError: no such run.
         """
         catalog = consistently(self.path, lambda catalog: catalog)
-        self._require(catalog, [run_id])
+        catalog.require([run_id])
         return catalog.record(run_id)
 
     def resolve(self, text: str) -> str:
@@ -154,14 +153,15 @@ class Store:
         Raises:
             UsageError: none, or more than one.
         """
-        run_ids = list(consistently(self.path, lambda catalog: catalog).runs)
+        catalog = consistently(self.path, lambda catalog: catalog)
+        run_ids = list(catalog.runs)
         if not run_ids:
             raise UsageError(f"there is no run in {self.path}; `bench run` makes one, --store names another store")
         if text == LATEST:
             return run_ids[-1]
         matches = [run_id for run_id in run_ids if run_id.startswith(text)]
         if not matches or not text:
-            raise unknown_name("run", text, run_ids)
+            catalog.require([text])
         if len(matches) > 1 and text not in matches:
             raise UsageError(
                 f"{text!r} is the start of {len(matches)} runs: {', '.join(matches[:5])}; write more of it"
@@ -174,7 +174,7 @@ class Store:
         """Run ``action`` where the views are, again if another process replaced files meanwhile."""
 
         def act(catalog: Catalog) -> T:
-            self._require(catalog, run_ids or ())
+            catalog.require(run_ids or ())
             with connect() as con:
                 create_views(con, catalog, run_ids)
                 self.torn = catalog.torn(run_ids)
@@ -182,7 +182,7 @@ class Store:
 
         return consistently(self.path, act)
 
-    def _require(self, catalog: Catalog, run_ids: Iterable[str]) -> None:
-        for run_id in run_ids:
-            if run_id not in catalog.runs:
-                raise unknown_name("run", run_id, list(catalog.runs))
+
+def _without_position(error: Exception) -> str:
+    """DuckDB's message in one line, without the statement and the marks below it."""
+    return " ".join(str(error).partition("\nLINE ")[0].split())

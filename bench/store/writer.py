@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import replace
@@ -61,11 +60,11 @@ class RunWriter:
         whoever resumes the run can know.
 
         Raises:
-            StoreError: no such run, its writer still lives, or the store cannot be written.
+            UsageError: no such run.
+            StoreError: its writer still lives, or the store cannot be written.
         """
         catalog = consistently(store, lambda catalog: catalog)
-        if run_id not in catalog.runs:
-            raise StoreError(f"no run {run_id} in {store}; `bench db list` shows those there are")
+        catalog.require([run_id])
         for copy in catalog.copies:
             writer = copy.part.record.writer
             if copy.key[0] == run_id and not copy.is_sealed and is_alive(writer):
@@ -141,7 +140,7 @@ class RunWriter:
         except OSError as error:
             raise unwritable(self.path, error) from error
         try:
-            self._write(json.dumps(self.record.to_dict(), separators=(",", ":")) + "\n")
+            self._write(self.record.to_json() + "\n")
         except BaseException:
             self.close()
             with suppress(OSError):

@@ -83,3 +83,16 @@ def test_what_cannot_be_loaded_hides_nothing_else(tmp_path: Path, group: str) ->
     assert done.returncode == 0
     assert "collectives" in done.stdout
     assert "'broken' (no_such_module:thing) cannot be loaded" in done.stderr
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    shell = f"{sys.executable} -m bench.cli list collectives --json | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", shell],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("{\n", "", 0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from bench.launch.lab import unavailable_reason
 from bench.store.reader import Store
 from tests.faulty_suite import HANGS_NOW
 from tests.program import bench, command, environment, json_lines
@@ -190,3 +191,18 @@ def test_a_mistake_is_one_line_with_exit_code_2(tmp_path: Path, arguments: list[
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))
+def test_rows_of_the_emulated_cluster_say_so_and_its_failures_are_named(tmp_path: Path) -> None:
+    shape = "nodes=2,ranks-per-node=2,rate=1gbit"
+    arguments = ("--lab", shape, "--set", "fault=kill", "--set", "at=1", "--set", "victim=3")
+    done = bench("run", FAULTY, *FAST, *arguments, cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    rows = by_number(tmp_path)
+    assert [rows[number].status for number in range(3)] == ["ok", "failed", "ok"]
+    assert "rank 3 was killed by SIGKILL" in rows[1].reason
+    for row in rows.values():
+        assert (row.params["ranks"], row.params["nodes"], row.params["scope"]) == (4, 2, "lab")
+        assert row.params["lab"] == shape

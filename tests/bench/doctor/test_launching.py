@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,6 @@ from bench.doctor import launching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def test_py_spy_reads_the_stack_of_a_child() -> None:
@@ -33,7 +33,10 @@ def test_py_spy_that_may_not_trace_says_what_would_allow_it(
     drop = ["setpriv", "--bounding-set", "-sys_ptrace,-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     search = os.pathsep.join(path for path in sys.path if path)
     first = f"import sys; sys.path += {search!r}.split({os.pathsep!r})"
-    check = check_elsewhere("launching", "check_py_spy()", first=first, python=str(folder / "bin/python"), before=drop)
+    # py-spy lies beside the Python that runs the tests, which need not be on PATH.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    python = str(folder / "bin/python")
+    check = check_elsewhere("launching", "check_py_spy()", first=first, python=python, before=drop, PATH=path)
     assert check["status"] == "warn"
     assert "ermission denied" in check["found"]
     assert "backtrace" not in check["found"]

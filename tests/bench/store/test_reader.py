@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bench.errors import StoreError, UsageError
 from bench.store.layout import runs_folder
+from bench.store.merge import merge
 from bench.store.reader import Store
 from bench.store.row import STATUSES, Row
 from bench.store.writer import RunWriter
@@ -173,10 +174,19 @@ def test_the_view_of_runs_has_what_was_asked_for_and_where(store: Path, runs: An
     ]
 
 
+def test_a_command_that_is_no_text_hides_no_run(store: Path, runs: Any) -> None:
+    record = runs.record()
+    record.command = ["run", b"caf\xe9".decode(errors="surrogateescape")]
+    with RunWriter(store, record) as writer:
+        writer.seal()
+    assert Store(store).query("select command[2] as name from runs").name[0] == "caf?"
+
+
 def test_a_wrong_statement_is_a_usage_error_in_one_line(store: Path) -> None:
     with pytest.raises(UsageError, match=r"the query failed: .*colour") as raised:
         Store(store).query("select colour from rows")
     assert "\n" not in str(raised.value)
+    assert "LINE" not in str(raised.value)
 
 
 def test_a_query_leaves_nothing_for_the_next(store: Path, runs: Any) -> None:
@@ -207,6 +217,15 @@ def test_a_damaged_file_is_named(store: Path, runs: Any, content: bytes) -> None
     path.write_bytes(content)
     with pytest.raises(StoreError, match=f"^{path}: .*restore the file or move it out of the store"):
         Store(store).rows()
+
+
+def test_damaged_pages_are_an_error_of_the_store(store: Path, tmp_path: Path, runs: Any) -> None:
+    path = runs_folder(store) / f"{runs.write(store, n=200)}.parquet"
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + b"\xff" * 3000 + data[3004:])
+    for read in (Store(store).rows, Store(store).runs, lambda: merge(tmp_path / "copy", store)):
+        with pytest.raises(StoreError, match=str(store)):
+            read()
 
 
 def test_a_file_of_another_program_is_named(store: Path) -> None:

@@ -99,10 +99,18 @@ def test_what_is_no_header_is_refused(header: Any, why: str) -> None:
         RunRecord.from_dict(header)
 
 
+def test_a_record_that_cannot_be_json_is_refused(runs: Any) -> None:
+    record: RunRecord = runs.record()
+    for bad in (float("nan"), object()):
+        record.fingerprint = {"volatile": {"load": bad}}
+        with pytest.raises(StoreError, match=f"the record of run {record.run_id} cannot be stored"):
+            record.to_json()
+
+
 def test_run_ids_sort_by_time_and_differ() -> None:
     ids = [new_run_id() for _ in range(100)]
     assert len(set(ids)) == 100
-    assert sorted(run_id[:15] for run_id in ids) == [run_id[:15] for run_id in ids]
+    assert sorted(run_id[:18] for run_id in ids) == [run_id[:18] for run_id in ids]
 
 
 def _required(kind: type) -> list[str]:

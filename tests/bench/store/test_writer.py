@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.errors import StoreError
+from bench.errors import StoreError, UsageError
 from bench.store.layout import runs_folder
 from bench.store.owner import this_process
 from bench.store.reader import Store
@@ -246,7 +246,7 @@ def test_a_run_whose_writer_lives_is_not_resumed(store: Path, runs: Any) -> None
 
 
 def test_a_run_that_is_not_there_is_not_resumed(store: Path) -> None:
-    with pytest.raises(StoreError, match="no run 20250101T000000-00000000 in"):
+    with pytest.raises(UsageError, match="unknown run '20250101T000000-00000000' in"):
         RunWriter.reopen(store, "20250101T000000-00000000")
 
 
