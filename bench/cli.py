@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations when it runs
 from typing import Annotated, Any
 
 import typer
 
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, BenchError, UsageError
-from bench.store_commands import db_app
+from bench.store_commands import JsonFlag, StoreOption, db_app
 
 app = typer.Typer(
     name="bench",
@@ -23,10 +23,6 @@ app = typer.Typer(
 )
 app.add_typer(db_app, name="db")
 
-StoreOption = Annotated[
-    Path | None,
-    typer.Option("--store", envvar="BENCH_STORE", help="Folder of stored runs.", show_default="results/store"),
-]
 PresetOption = Annotated[str, typer.Option("--preset", help="quick, standard or full.")]
 SetOption = Annotated[
     list[str] | None,
@@ -51,7 +47,6 @@ TimeoutOption = Annotated[
 ResumeOption = Annotated[
     str | None, typer.Option("--resume", metavar="RUN", help="Finish an earlier run: its id, a prefix, or latest.")
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
 @app.command()
