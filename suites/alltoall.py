@@ -72,7 +72,7 @@ class AllToAllSuite(Suite):
             "algorithm": ("flat",),
             "ranks": (2, 4, 8, 16),
             "traffic": TRAFFIC_KINDS,
-            "dtype": ("bfloat16", "float32", "int8"),
+            "dtype": ("bfloat16",),
             "bytes": sizes(KIB, GIB, 2),
         },
     }

@@ -14,7 +14,6 @@ from ciera_piper_core.models.attention_shape import AttentionShape
 from suites.compute import (
     DIRECTION,
     DTYPE,
-    DTYPES,
     THREADS,
     ComputeSuite,
     ThreadedWorkload,
@@ -71,12 +70,21 @@ class AttentionSuite(ComputeSuite):
             "threads": (0,),
         },
         "full": {
-            "model": tuple(catalogue.names()),
-            "tensor_parallel": (1, 2, 4, 8),
+            "model": (
+                "olmoe-1b-7b",
+                "qwen3-30b-a3b",
+                "mixtral-8x7b",
+                "qwen3-235b-a22b",
+                "dbrx",
+                "deepseek-v2-lite",
+                "deepseek-v3",
+                "kimi-k2",
+            ),
+            "tensor_parallel": (1, 8),
             "sequence": (512, 1024, 2048, 4096, 8192),
-            "batch": (1, 4),
+            "batch": (1,),
             "direction": DIRECTION.choices,
-            "dtype": DTYPES,
+            "dtype": ("bfloat16", "float32"),
             "threads": (0,),
         },
     }

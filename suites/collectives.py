@@ -106,7 +106,7 @@ class CollectivesSuite(Suite):
         "full": {
             "op": OPS,
             "ranks": (2, 4, 8),
-            "dtype": tuple(DTYPE_BYTES),
+            "dtype": ("float32", "bfloat16", "int8"),
             "bytes": sizes(KIB, GIB, 2),
             "algorithm": ("library",),
             "traffic": ("uniform",),

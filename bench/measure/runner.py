@@ -113,12 +113,17 @@ def counted(prepare: Callable[[], None], progress: Progress) -> Callable[[], Non
 
 
 def _memory_reason(suite: Suite, case: Case, site: Site) -> str | None:
-    """Why this node's ranks together have too little memory for the case, or None."""
-    ranks = site.ranks_on_host
-    needed, free = suite.memory_bytes(case) * ranks, available_memory_bytes()
+    """Why the rank's GPU, or this host for all its ranks, has too little memory for the case; or None."""
+    if site.device == "cuda":
+        import torch
+
+        needed, free, whose = suite.memory_bytes(case), torch.cuda.mem_get_info()[0], "on the GPU"
+    else:
+        ranks = site.ranks_on_host
+        needed, free, whose = suite.memory_bytes(case) * ranks, available_memory_bytes(), f"for {ranks} rank(s) here"
     if needed <= free:
         return None
-    return f"needs {format_bytes(needed)} of memory for {ranks} rank(s) here, {format_bytes(free)} are free"
+    return f"needs {format_bytes(needed)} of memory {whose}, {format_bytes(free)} are free"
 
 
 def _fill(
