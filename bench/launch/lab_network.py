@@ -34,10 +34,11 @@ QUEUE_BYTES = 64 * 2**20
 # Timers fire late, by up to about 50 us on a virtual machine. A bucket that holds just one packet
 # loses what flows in meanwhile, and the link never reaches its rate. A bucket much larger lets
 # small messages through unshaped. So there are two: a deep one at the rate, which makes up for
-# lost time, and a shallow one at a tenth more, which limits how fast that may happen.
-_PACKET_SECONDS = 75e-6
-_CATCH_UP_SECONDS = 250e-6
-_TIMER_SECONDS = 50e-6
+# lost time, and a shallow one at a tenth more, which limits how fast that may happen. Larger
+# packets would need fewer timers, and with them less of the processors, but also deeper buckets.
+_PACKET_SECONDS = 150e-6
+_SHALLOW_SECONDS = 175e-6
+_DEEP_SECONDS = 425e-6
 _PEAK = 1.1
 
 # The switch's end must hold up what several nodes send to one, but not, a second time, what one
@@ -64,24 +65,29 @@ class Shaper:
 
     @property
     def burst_bytes(self) -> int:
-        """Most that a link idle until now sends ahead of its rate."""
-        return self.depth * (self.segments * FRAME_BYTES + self._bytes_in(_CATCH_UP_SECONDS))
+        """Depth of the deep bucket: the most that a link idle until now sends ahead of its rate."""
+        return self._depth_bytes(_DEEP_SECONDS)
 
     @property
     def peak_bits_per_s(self) -> int:
-        """Rate at which a burst leaves."""
+        """Rate of the shallow bucket, at which a burst leaves."""
         return round(self.rate_bits_per_s * _PEAK)
 
     @property
     def peak_burst_bytes(self) -> int:
-        """Most that leaves at once."""
-        return self.depth * (self.segments * FRAME_BYTES + round(self._bytes_in(_TIMER_SECONDS) * _PEAK))
+        """Depth of the shallow bucket: the most that leaves at once."""
+        return self._depth_bytes(_SHALLOW_SECONDS)
 
     def __str__(self) -> str:
         return (
             f"tbf rate {self.rate_bits_per_s}bit burst {self.burst_bytes} limit {QUEUE_BYTES}"
             f" peakrate {self.peak_bits_per_s}bit mtu {self.peak_burst_bytes}"
         )
+
+    def _depth_bytes(self, seconds: float) -> int:
+        # On a slow link one frame takes longer than that, and must fit in with time to spare.
+        spare = self._bytes_in(seconds - _PACKET_SECONDS)
+        return self.depth * max(self._bytes_in(seconds), self.segments * FRAME_BYTES + spare)
 
     def _bytes_in(self, seconds: float) -> int:
         return int(self.rate_bits_per_s * seconds / 8)

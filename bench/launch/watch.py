@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from bench.errors import EXIT_NOT_MEASURED
 from bench.launch.diagnosis import name_stalled
@@ -71,7 +71,6 @@ class Watch:
         self._patience = patience
         self._on_failure = on_failure
         self._beats = [Beat(changed=time.monotonic(), moved=time.monotonic()) for _ in range(world)]
-        self._trouble = threading.Event()
         self._over = threading.Event()
 
     def start(self) -> None:
@@ -87,14 +86,14 @@ class Watch:
     def report(self, error: str, traceback: str) -> None:
         """This rank raised: tell rank 0, and wait to be ended."""
         self._store.set(f"raised/{self._rank}", json.dumps([error, traceback]))
+        self._store.set("trouble", "1")
         threading.Event().wait()
 
     def _wait_for_signal(self) -> None:
         signal.sigwait(ENDING_SIGNALS)
         if self._over.is_set():
             os._exit(EXIT_NOT_MEASURED)
-        self._store.set(f"signalled/{self._rank}", "1")
-        self._trouble.set()
+        self._store.set("trouble", "1")
         time.sleep(STALE_S + STACKS_WAIT_S + 2 * BEAT_S)
         os._exit(EXIT_NOT_MEASURED)
 
@@ -119,16 +118,15 @@ class Watch:
     def _look_around(self) -> None:
         self._read_beats()
         now = time.monotonic()
-        raised = self._keys("raised")
         silent = self._silent(self._patience.heartbeat_s)
-        if raised or self._trouble.is_set():
+        if self._store.check(["trouble"]):
             # A dead rank makes its peers raise, and its launcher end them: wait to tell cause from consequence.
             until = now + STALE_S
             while time.monotonic() < until:
                 time.sleep(BEAT_S)
                 self._say_alive()
                 self._read_beats()
-            self._end(self._cause(self._silent(STALE_S), self._keys("raised")))
+            self._end(self._cause(self._silent(STALE_S)))
         elif silent:
             seconds = self._patience.heartbeat_s
             self._end(Failure("timeout", f"rank {_listed(silent)} stopped answering for {seconds:g} s"))
@@ -151,17 +149,15 @@ class Watch:
         now = time.monotonic()
         return [rank for rank, beat in enumerate(self._beats) if now - beat.changed > seconds]
 
-    def _keys(self, kind: Literal["raised", "signalled"]) -> dict[int, str]:
-        ranks = [rank for rank in range(self._world) if self._store.check([f"{kind}/{rank}"])]
-        return {rank: self._store.get(f"{kind}/{rank}").decode() for rank in ranks}
-
-    def _cause(self, silent: list[int], raised: dict[int, str]) -> Failure | None:
+    def _cause(self, silent: list[int]) -> Failure | None:
+        """What made the trouble: a rank that died, else those that raised, else the launcher, which is no failure."""
         if silent:
             return Failure("failed", f"rank {_listed(silent)} died")
+        keys = {rank: f"raised/{rank}" for rank in range(self._world) if self._store.check([f"raised/{rank}"])}
+        raised = {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
         if raised:
-            texts = [f"rank {rank} raised {json.loads(text)[0]}" for rank, text in raised.items()]
-            details = {rank: json.loads(text)[1] for rank, text in raised.items()}
-            return Failure("failed", "; ".join(texts), details)
+            texts = [f"rank {rank} raised {error}" for rank, (error, _) in raised.items()]
+            return Failure("failed", "; ".join(texts), {rank: traceback for rank, (_, traceback) in raised.items()})
         return None
 
     def _end(self, failure: Failure | None) -> None:

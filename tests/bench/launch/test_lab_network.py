@@ -20,7 +20,7 @@ PAYLOAD_SHARE = 1448 / FRAME_BYTES
 
 class TestShaper:
     @pytest.mark.parametrize(
-        ("rate", "segments"), [(10**6, 1), (10**8, 1), (10**9, 6), (10**10, 43), (10**11, 43), (10**12, 43)]
+        ("rate", "segments"), [(10**6, 1), (10**8, 1), (10**9, 12), (10**10, 43), (10**11, 43), (10**12, 43)]
     )
     def test_packets_grow_with_the_rate(self, rate: int, segments: int) -> None:
         shaper = Shaper(rate)
@@ -30,7 +30,7 @@ class TestShaper:
         assert Shaper(rate, 2).burst_bytes == 2 * shaper.burst_bytes
 
     def test_text_is_what_tc_takes(self) -> None:
-        expected = "tbf rate 1000000000bit burst 40334 limit 67108864 peakrate 1100000000bit mtu 15959"
+        expected = "tbf rate 1000000000bit burst 53125 limit 67108864 peakrate 1100000000bit mtu 21875"
         assert str(Shaper(10**9)) == expected
 
     def test_nodes_have_addresses_of_their_own(self) -> None:
