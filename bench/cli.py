@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from bench import __version__
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, BenchError, UsageError
 from bench.store_commands import JsonFlag, StoreOption, db_app
 
 app = typer.Typer(
     name="bench",
-    help="Characterize a machine for mixture-of-experts training: measure, store, judge, show.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -23,7 +23,6 @@ app = typer.Typer(
 )
 app.add_typer(db_app, name="db")
 
-PresetOption = Annotated[str, typer.Option("--preset", help="quick, standard or full.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PARAM=VALUES", help="Replace a parameter's values: bytes=1KiB:1MiB, dtype=int8."),
@@ -49,6 +48,38 @@ ResumeOption = Annotated[
 ]
 
 
+def _complete_suite(incomplete: str) -> list[str]:
+    from bench.registry import suite_names
+
+    return [name for name in suite_names() if name.startswith(incomplete)]
+
+
+def _complete_preset(incomplete: str) -> list[str]:
+    from bench.suite import PRESETS
+
+    return [preset for preset in PRESETS if preset.startswith(incomplete)]
+
+
+PresetOption = Annotated[
+    str, typer.Option("--preset", help="quick, standard or full.", autocompletion=_complete_preset)
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Characterize a machine for mixture-of-experts training: measure, store, judge, show."""
+
+
 @app.command()
 def doctor(store: StoreOption = None, as_json: JsonFlag = False) -> None:
     """What this machine can run, what is missing, and the command that would add it.
@@ -70,7 +101,9 @@ def doctor(store: StoreOption = None, as_json: JsonFlag = False) -> None:
 
 @app.command("list")
 def list_suites(
-    suite: Annotated[str | None, typer.Argument(help="Show this suite's parameters and metrics.")] = None,
+    suite: Annotated[
+        str | None, typer.Argument(help="Show this suite's parameters and metrics.", autocompletion=_complete_suite)
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """The suites that can be run; with a name, its parameters, presets and metrics.
@@ -89,7 +122,10 @@ def list_suites(
 
 @app.command()
 def run(
-    suites: Annotated[list[str] | None, typer.Argument(help="Names from `bench list`, or module:Class.")] = None,
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names from `bench list`, or module:Class.", autocompletion=_complete_suite),
+    ] = None,
     preset: PresetOption = "quick",
     overrides: SetOption = None,
     select: SelectOption = None,
@@ -150,10 +186,9 @@ def characterize(
 
     Example: bench characterize --preset quick
     """
-    from bench.verbs import CHARACTERIZE_SUITES, RunOptions, characterize_and_show
+    from bench.verbs import RunOptions, characterize_and_show
 
     options = RunOptions(
-        suites=CHARACTERIZE_SUITES,
         preset=preset,
         overrides=tuple(overrides or ()),
         select=tuple(select or ()),
@@ -210,7 +245,7 @@ def main() -> None:
     """Entry point: errors that a user can meet end with one line and their exit code."""
     try:
         _add_commands_of_other_packages()
-        status = app(standalone_mode=False)
+        status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -218,8 +253,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     except typer.Abort:
         sys.exit(EXIT_NOT_MEASURED)
-    except BrokenPipeError:
-        # Whoever read our output (head, say) has enough; Python would complain again when it flushes at its end.
+    except SystemExit:
+        # Typer ends with 1, here the code of a regression, when whoever reads our output (head, say) has enough.
+        # No verb ends this way itself. Python would complain again when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_OK)
     except Exception as error:

@@ -50,9 +50,12 @@ class ConsoleListener(Listener):
     def case_ended(self, job: Job, rows: Sequence[Row], seconds: float) -> None:
         self._estimate.took(job.suite_name, seconds)
         if self._rows_to:
-            for row in rows:
-                self._rows_to.write(row.to_json() + "\n")
-            self._rows_to.flush()
+            try:
+                self._rows_to.write("".join(f"{row.to_json()}\n" for row in rows))
+                self._rows_to.flush()
+            except BrokenPipeError:
+                self._rows_to = None
+                self._say("nobody reads the rows any more; they go on into the store")
         bad = next((row for row in rows if row.status in ("failed", "timeout", "invalid")), None)
         if bad:
             self._say(f"{bad.status}: {job.suite_name} {describe(job)}: {bad.reason}")
@@ -77,13 +80,18 @@ class ConsoleListener(Listener):
     def _start_bar(self, total: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.table import Column
 
+        # The case gets what the others leave, and is cut at the end: the bar must stay whole.
+        rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        fixed = [Column(no_wrap=True, min_width=width) for width in (12, 16, 9, 11)]
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]} left"),
-            TextColumn("{task.fields[case]}", style="dim"),
+            TextColumn("{task.description}", table_column=fixed[0]),
+            BarColumn(bar_width=16, table_column=fixed[1]),
+            MofNCompleteColumn(table_column=fixed[2]),
+            TextColumn("{task.fields[left]} left", table_column=fixed[3]),
+            TextColumn("{task.fields[case]}", style="dim", table_column=rest),
+            expand=True,
             console=Console(stderr=True),
             transient=True,
         )

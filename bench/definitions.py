@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 from bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-Unit = Literal["ns", "us", "s", "GB/s", "TFLOP/s", "ratio", "B", "count"]
+Unit = Literal["ns", "us", "s", "GB/s", "TFLOP/s", "1/s", "tokens/s", "ratio", "B", "count"]
 """The closed set of units; a metric in anything else is a programming error."""
 
 Better = Literal["lower", "higher"]
@@ -149,7 +149,10 @@ class Work:
         flops: floating-point operations (a multiply-add counts two).
         busbw_factor: from algbw to busbw.
         bound_seconds: the least time that this placement could need, if known.
-        ceilings: by metric name, what the hardware can do at best.
+        ceilings: by the metric's key, what the hardware can do at best.
+
+    Raises:
+        ValueError: a number that is negative or not finite.
     """
 
     bytes: int = 0
@@ -158,18 +161,31 @@ class Work:
     bound_seconds: float | None = None
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("bytes", "flops", "busbw_factor", "bound_seconds"):
+            value = getattr(self, name)
+            # Written so that NaN is refused too.
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"the {name} of an iteration's work must be finite and not negative, not {value!r}")
+
 
 @dataclass(frozen=True)
 class Definition:
     """How a metric's value follows from the duration of an iteration.
+
+    A metric with neither ``value`` nor ``against_baseline`` is observed by the workload itself
+    (``Workload.observations``).
 
     Attributes:
         id: name and version; goes into every row.
         unit: of the value.
         better: the direction of improvement.
         text: the definition in a sentence, for reports.
-        value: from seconds and work to the value; None for a metric that the workload
-            observes itself (``Workload.observations``).
+        value: from seconds and work to the value.
+        against_baseline: from seconds, the baseline's seconds (``Workload.baseline``) and work to the value.
+
+    Raises:
+        ValueError: it has both.
     """
 
     id: str
@@ -177,6 +193,11 @@ class Definition:
     better: Better
     text: str
     value: Callable[[float, Work], float] | None = None
+    against_baseline: Callable[[float, float, Work], float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.value and self.against_baseline:
+            raise ValueError(f"definition {self.id!r} has both value and against_baseline; a metric follows from one")
 
 
 DEFINITIONS: dict[str, Definition] = {}
@@ -204,8 +225,9 @@ ALGBW = define(
         "algbw/nccl-tests-v1",
         "GB/s",
         "higher",
-        "S over the slowest rank's duration. S is the total over ranks for all_gather and reduce_scatter, "
-        "a rank's total for all_to_all (the largest rank's when uneven), the buffer otherwise.",
+        "S over the slowest rank's duration; S is nccl-tests': the total over ranks for all_gather and reduce_scatter, "
+        "a rank's total for all_to_all (the largest rank's when uneven), the buffer otherwise. The time is not: "
+        "nccl-tests takes the mean of iterations back to back, here each begins after a barrier and the median counts.",
         lambda seconds, work: work.bytes / seconds / 1e9,
     )
 )
@@ -215,7 +237,8 @@ BUSBW = define(
         "GB/s",
         "higher",
         "algbw times nccl-tests' factor: 2(n-1)/n all_reduce; (n-1)/n all_gather, reduce_scatter, all_to_all; "
-        "1 broadcast, send_recv. On a flat fabric it is comparable with the speed of one link.",
+        "1 broadcast, send_recv. Uneven all_to_all keeps its factor, as nccl-tests' alltoallv does. On a flat fabric "
+        "it is comparable with the speed of one link.",
         lambda seconds, work: work.bytes / seconds / 1e9 * work.busbw_factor,
     )
 )
@@ -249,10 +272,3 @@ MEMORY_BANDWIDTH = define(
         lambda seconds, work: work.bytes / seconds / 1e9,
     )
 )
-
-
-def median(values: Sequence[float]) -> float:
-    """The median without numpy, for places that must import fast."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 import traceback
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-from bench.errors import BenchError, LaunchError, UsageError
-from bench.launch.connect import connect, disconnect
+from bench.environment import fingerprint, identity_digest
+from bench.errors import BenchError, UsageError
+from bench.launch.connect import connect, disconnect, with_nccl
 from bench.launch.diagnosis import one_line
-from bench.launch.launchers import Launched, require_world
+from bench.launch.launchers import LAUNCHER_VARIABLES, Launched, require_world
+from bench.launch.rendezvous import meet, place
 from bench.launch.site import with_hardware
 from bench.launch.stacks import allow_tracing
 from bench.launch.watch import Watch, block_signals
-from bench.measure.clock import boot_id
 from bench.measure.group import RankGroup
 from bench.measure.progress import Progress
 from bench.measure.runner import run_case, unmeasured_rows
@@ -34,21 +35,20 @@ from bench.session import (
 )
 from bench.store.attachments import save_stacks
 from bench.store.writer import RunWriter
-from bench.suite import Context, Scope, Site
-from bench.sweep import Job, Request, make_sweep
+from bench.suite import Context, Site
+from bench.sweep import Job, Request, make_sweep, rotated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    from torch.distributed import Store
+    from typing import Any
 
     from bench.launch.site import Device
     from bench.launch.supervisor import Failure
     from bench.measure.sampling import Sampling
     from bench.store.row import Row
 
-RENDEZVOUS_TIMEOUT_S = 120
+T = TypeVar("T")
 
 
 def execute_launched(
@@ -71,49 +71,84 @@ def execute_launched(
     if request.lab:
         raise UsageError(f"--lab starts its own ranks; do not start it under {launched.launcher}")
     require_world(launched, request.ranks)
+    # Read before this program sets variables of its own, and without what the launcher sets.
+    machine = dict(fingerprint(environ={k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}))
     block_signals()
     allow_tracing()
-    rendezvous = _meet(launched)
-    device = choose_device(request)
-    group = connect(_first_site(launched, device, request), rendezvous)
+    rendezvous = meet(launched)
+    group = connect(launched.rank, launched.world, rendezvous)
+    progress = Progress()
+    keeper = _Keeper(store, listener)
+    connection = rendezvous.clone()  # type: ignore[attr-defined]  # missing from torch's stubs
+    watch = Watch(connection, launched.rank, launched.world, progress, keeper.fail)
+    watch.start()
     try:
-        site = _place(group, launched, device, request.seed)
-        opening, writer = _open(group, site, replace(request, ranks=(launched.world,)), store, command, resume)
-        keeper = _Keeper(site, store, listener, opening, writer)
-        progress = Progress()
-        connection = rendezvous.clone()  # type: ignore[attr-defined]  # missing from torch's stubs
-        watch = Watch(connection, site.rank, site.world, progress, patience_for(opening.request), keeper.fail)
-        watch.start()
-        _measure_all(keeper, Context(site, group), sampling_for(opening.request), progress, watch)
+        machine = _with_nodes(machine, group)
+        request = replace(request, ranks=(launched.world,))
+        request = _from_rank_0(group, lambda: keeper.open(request, command, resume, machine))
+        watch.patience = patience_for(request)
+        device = _agree_on_device(group, request)
+        if device == "cuda":
+            group = with_nccl(group, launched.local_rank)
+        site = place(group, device, request.seed)
+        jobs = {_key(job): job for job in make_sweep(request)}
+        keys = _from_rank_0(group, lambda: keeper.choose_jobs(list(jobs.values()), site, resume is not None))
+        _measure_all([jobs[key] for key in keys], keeper, Context(site, group), sampling_for(request), progress)
+    except BenchError:
+        # Raised on all ranks alike, so they can leave together.
         watch.stop()
-        return keeper.finish()
-    finally:
         disconnect(group)
+        raise
+    except Exception as error:
+        watch.report(one_line(error), traceback.format_exc())
+    watch.stop()
+    outcome = keeper.finish()
+    disconnect(group)
+    return outcome
 
 
 class _Keeper:
-    """Rank 0's store and listener; the other ranks' keeps nothing. It knows the jobs on every rank.
+    """Rank 0's store and listener; on the other ranks it keeps nothing."""
 
-    Args:
-        opening: what rank 0 opened; on the other ranks, a copy of it without the writer.
-    """
-
-    def __init__(
-        self, site: Site, store: Path, listener: Listener, opening: _Opening, writer: RunWriter | None
-    ) -> None:
-        self._site, self._store, self._listener, self._writer = site, store, listener, writer
+    def __init__(self, store: Path, listener: Listener) -> None:
+        self._store, self._listener = store, listener
         self._lock = threading.Lock()
-        jobs = {(job.suite_name, job.case.id): job for job in make_sweep(opening.request)}
-        self.jobs = [jobs[key] for key in opening.job_keys]
-        self._current = self.jobs[0] if self.jobs else None
+        self._writer: RunWriter | None = None
+        self._outcome = Outcome("")
+        self._current: tuple[Job, Site] | None = None
         self._began = time.monotonic()
-        self._outcome = Outcome(opening.run_id, cases_left=len(self.jobs))
-        if writer:
-            listener.started(opening.run_id, self.jobs, opening.resumed)
 
-    def began(self, job: Job) -> None:
-        """A job is about to be measured."""
-        self._current, self._began = job, time.monotonic()
+    def open(self, request: Request, command: Sequence[str], resume: str | None, machine: dict[str, Any]) -> Request:
+        """Open the run, on rank 0; the request is the stored one where an earlier run goes on."""
+        if resume is None:
+            self._writer = RunWriter(self._store, new_record(request, command, len(make_sweep(request)), machine))
+        else:
+            self._writer = reopen(resume, self._store, machine)
+            (world,) = request.ranks
+            request = Request.from_dict(self._writer.record.plan)
+            if request.ranks != (world,):
+                raise UsageError(
+                    f"run {self._writer.record.run_id} was not of {world} ranks under a launcher; resume it as it began"
+                )
+        self._outcome = Outcome(self._writer.record.run_id)
+        return request
+
+    def choose_jobs(self, jobs: list[Job], site: Site, resumed: bool) -> list[tuple[str, str]]:
+        """The keys of the jobs to measure, in order, on rank 0."""
+        assert self._writer is not None
+        run_id, left = self._writer.record.run_id, jobs
+        if resumed:
+            alone = _alone(site)
+            left = jobs_left(jobs, run_id, self._store, lambda job: site if job.suite.distributed else alone)
+        else:
+            left = rotated(jobs, rotation(run_id))
+        self._outcome.cases_left = len(left)
+        self._listener.started(run_id, left, len(jobs) - len(left))
+        return [_key(job) for job in left]
+
+    def began(self, job: Job, site: Site) -> None:
+        """A job is about to be measured at a site."""
+        self._current, self._began = (job, site), time.monotonic()
         if self._writer:
             self._listener.case_started(job)
 
@@ -135,11 +170,10 @@ class _Keeper:
             if failure and self._current:
                 path = save_stacks(self._store, self._outcome.run_id, failure.details)
                 reason = f"{failure.reason}; stacks in {path}"
-                job = self._current
-                rows = unmeasured_rows(job.suite, job.case, self._site, failure.status, reason)
+                job, site = self._current
+                rows = unmeasured_rows(job.suite, job.case, site, failure.status, reason)
                 self._writer.append(rows)
                 self._listener.case_ended(job, rows, time.monotonic() - self._began)
-                self._listener.note(reason)
             self._writer.seal()
             self._listener.note(f"finish it with --resume {self._outcome.run_id}")
 
@@ -151,50 +185,47 @@ class _Keeper:
         return self._outcome
 
 
-@dataclass(frozen=True)
-class _Opening:
-    """What every rank must know of the run that rank 0 opened."""
-
-    run_id: str
-    request: Request
-    job_keys: list[tuple[str, str]]
-    resumed: int
-
-
-def _open(
-    group: RankGroup, site: Site, request: Request, store: Path, command: Sequence[str], resume: str | None
-) -> tuple[_Opening, RunWriter | None]:
-    """Open the run on rank 0 and tell all ranks; an error there is raised on all of them alike."""
-    writer: RunWriter | None = None
-    opened: _Opening | BenchError | None = None
-    if site.rank == 0:
+def _from_rank_0(group: RankGroup, action: Callable[[], T]) -> T:
+    """What ``action`` returns on rank 0, on all ranks; an error that a user can meet is raised on all alike."""
+    result: T | BenchError | None = None
+    if group.rank == 0:
         try:
-            writer, opened = _open_writer(site, request, store, command, resume)
+            result = action()
         except BenchError as error:
-            opened = error
-    opened = group.broadcast(opened)
-    if isinstance(opened, BenchError):
-        raise opened
-    assert opened is not None
-    return opened, writer
+            result = error
+    shared = group.broadcast(result)
+    if isinstance(shared, BenchError):
+        raise shared
+    return shared  # type: ignore[no-any-return]
 
 
-def _open_writer(
-    site: Site, request: Request, store: Path, command: Sequence[str], resume: str | None
-) -> tuple[RunWriter, _Opening]:
-    if resume is None:
-        record = new_record(request, command)
-        jobs = make_sweep(request, start_at=rotation(record.run_id))
-        return RunWriter(store, record), _Opening(record.run_id, request, [_key(job) for job in jobs], resumed=0)
-    writer = reopen(resume, store)
-    request = Request.from_dict(writer.record.plan)
-    if request.ranks != (site.world,):
-        raise UsageError(f"run {writer.record.run_id} was of {request.ranks} ranks, this is a world of {site.world}")
-    jobs = make_sweep(request)
-    alone = _alone(site)
-    left = jobs_left(jobs, writer.record.run_id, store, lambda job: site if job.suite.distributed else alone)
-    keys = [_key(job) for job in left]
-    return writer, _Opening(writer.record.run_id, request, keys, resumed=len(jobs) - len(left))
+def _agree_on_device(group: RankGroup, request: Request) -> Device:
+    """The device of all ranks (collective).
+
+    Raises:
+        UsageError: a rank lacks what was asked for, or auto means another device on some hosts.
+    """
+    mine: Device | UsageError
+    try:
+        mine = choose_device(request)
+    except UsageError as error:
+        mine = error
+    everyone = group.gather_objects(mine)
+    for rank, answer in enumerate(everyone):
+        if isinstance(answer, UsageError):
+            raise UsageError(f"rank {rank}: {answer}")
+        if answer != everyone[0]:
+            raise UsageError(f"rank 0 would use {everyone[0]} and rank {rank} {answer}; choose one with --device")
+    return everyone[0]  # type: ignore[no-any-return]
+
+
+def _with_nodes(machine: dict[str, Any], group: RankGroup) -> dict[str, Any]:
+    """The fingerprint of this host, and which hosts have which identity (collective)."""
+    hosts: dict[str, list[str]] = {}
+    for digest, host in group.gather_objects((identity_digest(machine), socket.gethostname())):
+        if host not in hosts.setdefault(digest, []):
+            hosts[digest].append(host)
+    return {**machine, "nodes": hosts}
 
 
 def _key(job: Job) -> tuple[str, str]:
@@ -206,73 +237,15 @@ def _alone(site: Site) -> Site:
     return with_hardware(replace(site, world=1, ranks_per_node=1, nodes=1, scope="process"))
 
 
-def _measure_all(keeper: _Keeper, context: Context, sampling: Sampling, progress: Progress, watch: Watch) -> None:
+def _measure_all(jobs: list[Job], keeper: _Keeper, context: Context, sampling: Sampling, progress: Progress) -> None:
     """Every job in order, on all ranks; a single-process case runs on rank 0 while the others wait."""
     alone = Context(_alone(context.site), RankGroup())
-    for job in keeper.jobs:
-        keeper.began(job)
-        try:
-            if job.suite.distributed:
-                keeper.keep(job, run_case(job.suite, job.case, context, sampling, progress))
-            else:
-                if context.site.rank == 0:
-                    keeper.keep(job, run_case(job.suite, job.case, alone, sampling, progress))
-                context.group.barrier()
-        except Exception as error:
-            watch.report(one_line(error), traceback.format_exc())
-
-
-def _meet(launched: Launched) -> Store:
-    """The ranks' rendezvous over TCP: the launcher's own where it serves one, else rank 0's."""
-    from torch.distributed import PrefixStore, TCPStore
-
-    if launched.master_address in ("127.0.0.1", "localhost", "::1"):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    try:
-        store = TCPStore(
-            launched.master_address,
-            launched.master_port,
-            launched.world,
-            is_master=launched.rank == 0 and not launched.agent_store,
-            timeout=timedelta(seconds=RENDEZVOUS_TIMEOUT_S),
-        )
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        raise LaunchError(
-            f"rank {launched.rank} cannot meet the others at {launched.master_address}:{launched.master_port}"
-            f" ({text}); if the port is taken, set MASTER_PORT to a free one"
-        ) from error
-    return PrefixStore(f"bench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-
-
-def _first_site(launched: Launched, device: Device, request: Request) -> Site:
-    """What must be known to connect; who shares a host with whom is found out after that."""
-    return Site(
-        rank=launched.rank,
-        world=launched.world,
-        local_rank=launched.local_rank,
-        device=device,
-        seed=request.seed,
-    )
-
-
-def _place(group: RankGroup, launched: Launched, device: Device, seed: int) -> Site:
-    """This rank's site, from who really shares a host: launchers' own counts may be of another job step."""
-    hosts = group.gather_objects(boot_id())
-    nodes = list(dict.fromkeys(hosts))
-    mine = hosts[group.rank]
-    scope: Scope = "process" if group.world == 1 else "cluster" if len(nodes) > 1 else "loopback"
-    if scope == "loopback" and device == "cuda":
-        scope = "node"
-    site = Site(
-        rank=group.rank,
-        world=group.world,
-        local_rank=hosts[: group.rank].count(mine),
-        ranks_per_node=max(hosts.count(host) for host in nodes),
-        node=nodes.index(mine),
-        nodes=len(nodes),
-        device=device,
-        scope=scope,
-        seed=seed,
-    )
-    return with_hardware(site)
+    for job in jobs:
+        if job.suite.distributed:
+            keeper.began(job, context.site)
+            keeper.keep(job, run_case(job.suite, job.case, context, sampling, progress))
+        else:
+            keeper.began(job, alone.site)
+            if context.site.rank == 0:
+                keeper.keep(job, run_case(job.suite, job.case, alone, sampling, progress))
+            context.group.barrier()

@@ -48,7 +48,7 @@ def describe_suite(name: str) -> dict[str, Any]:
         ],
         "metrics": [
             {
-                "name": metric.name,
+                "name": metric.key,
                 "unit": metric.unit,
                 "better": metric.better,
                 "definition": metric.definition.id,

@@ -64,8 +64,8 @@ class CurvePoint(_Record):
     """One measured size of a curve.
 
     Attributes:
-        bytes: the suite's size parameter: S of nccl-tests for ``collectives``; what a rank sends for
-            ``alltoall``; what a rank contributes for ``allgather_latency``.
+        bytes: the suite's size parameter: S of nccl-tests for ``collectives`` and ``allgather_latency``
+            (the total over ranks); what a rank sends for ``alltoall``.
         latency_us: median over iterations of the slowest rank's duration, microseconds.
         busbw_gb_s, algbw_gb_s: decimal GB/s; None where the suite does not report it.
         share_of_bound: measured speed over what the placement allows at best; None if unknown.
@@ -356,14 +356,14 @@ class PlatformProfile(_Record):
             raise StoreError(f"cannot write the platform profile {path}: {error.strerror or error}") from None
 
     @classmethod
-    def load(cls, path: Path) -> PlatformProfile:
+    def load(cls, path: Path | str) -> PlatformProfile:
         """Read a profile.
 
         Raises:
             StoreError: unreadable, not JSON, of another version, or not as the schema says.
         """
         try:
-            text = path.read_bytes()
+            text = Path(path).read_bytes()
             record = json.loads(text)
         except OSError as error:
             raise StoreError(f"cannot read the platform profile {path}: {error.strerror or error}") from None

@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     Order = tuple[tuple[str, bool, Value], ...]
 
 CURVE_TEXT_FIELDS = ("op", "algorithm", "traffic", "dtype", "backend", "device", "scope", "lab")
-CURVE_FIELDS = (*CURVE_TEXT_FIELDS, "ranks", "nodes", "bytes")
+SIZE_FIELDS = ("bytes", "bytes_per_rank")
+"""Parameters that change along a curve: the size, and what follows from it."""
+
+CURVE_FIELDS = (*CURVE_TEXT_FIELDS, "ranks", "nodes", *SIZE_FIELDS)
 TABLE_SUITES = ("matmul_peak", "memory", "attention", "expert_gemm", "codec")
 SETTLED = frozenset(str(reason) for reason in StopReason if reason.settled)
 RESIDUAL_DECIMALS = 6
@@ -216,7 +219,8 @@ def _curves(attempts: list[_Attempt]) -> list[Curve]:
     groups: defaultdict[Order, list[_Attempt]] = defaultdict(list)
     for attempt in attempts:
         if _is_point(attempt):
-            groups[_order({**attempt.params, "bytes": 0})].append(attempt)
+            key = {name: value for name, value in attempt.params.items() if name not in SIZE_FIELDS}
+            groups[_order(key)].append(attempt)
     return [_curve(group) for _, group in sorted(groups.items())]
 
 

@@ -7,16 +7,17 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
-from bench.definitions import Definition, define, median
+from bench.definitions import Definition, define
 from bench.store.row import Row, RunRecord, new_run_id, utc_now
 from bench.suite import Axis, Case, Metric, Suite, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from bench.suite import Context, Preset, Value
+    from bench.suite import Context, Preset, Site, Value
 
 LOOP_OVERHEAD = define(
     Definition(
@@ -74,7 +75,7 @@ class SelfSuite(Suite):
     )
     axes: ClassVar[tuple[Axis, ...]] = (
         Axis("what", "str", "part of the harness", ("loop", "seal", "query")),
-        Axis("rows", "int", "rows sealed or queried; 0 for the loop"),
+        Axis("rows", "int", "rows sealed or queried; 0 for the loop", minimum=0),
     )
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
         "quick": {"what": ("loop", "seal", "query"), "rows": (0, 100_000, 1_000_000)},
@@ -95,7 +96,7 @@ class SelfSuite(Suite):
         (metric,) = (metric for metric in self.metrics if metric.name.startswith(case["what"]))
         return (metric,)
 
-    def memory_bytes(self, case: Case) -> int:
+    def memory_bytes(self, case: Case, site: Site) -> int:
         in_python = case["rows"] if case["what"] == "seal" else case["rows"] // STORED_RUNS
         return 2 * ROW_BYTES * int(in_python)
 
@@ -181,11 +182,14 @@ class _Loop(Workload):
 
     def __init__(self, device: str) -> None:
         from bench.measure.clock import loop_for
+        from bench.measure.group import RankGroup
         from bench.measure.progress import Progress
         from bench.measure.runner import counted
 
         self._timed = loop_for(device)
-        self._before = counted(self.prepare, Progress())
+        self._prepare = counted(self.prepare, Progress())
+        self._barrier = RankGroup().barrier
+        self._calls = [_nothing] * LOOP_ITERATIONS
         self._overheads_ns: list[float] = []
 
     def run(self) -> None:
@@ -199,7 +203,8 @@ class _Loop(Workload):
     def check(self) -> int:
         """Iterations that were not timed once, in order, without overlap."""
         calls: list[int] = []
-        entries, durations = self._timed(lambda: calls.append(time.perf_counter_ns()), self._before, LOOP_ITERATIONS)
+        note = [lambda: calls.append(time.perf_counter_ns())] * LOOP_ITERATIONS
+        entries, durations = self._timed(note, self._prepare, self._barrier)
         ends = [entry + duration for entry, duration in zip(entries, durations, strict=True)]
         inside = [entry <= call <= end for entry, call, end in zip(entries, calls, ends, strict=False)]
         after_the_last = [end <= entry for end, entry in zip(ends, entries[1:], strict=False)]
@@ -207,7 +212,7 @@ class _Loop(Workload):
 
     def _timed_ns(self) -> int:
         start = time.perf_counter_ns()
-        self._timed(_nothing, self._before, LOOP_ITERATIONS)
+        self._timed(self._calls, self._prepare, self._barrier)
         return time.perf_counter_ns() - start
 
     def _bare_ns(self) -> int:

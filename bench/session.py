@@ -15,12 +15,12 @@ from bench.hardware import available_memory_bytes, usable_cores
 from bench.launch.lab import Lab, LabShape, remove_leftovers
 from bench.launch.site import Device, lab_site, local_site, with_hardware
 from bench.launch.supervisor import Failure, Patience, RankProcesses
-from bench.measure.runner import placed_case, unmeasured_rows
+from bench.measure.runner import unmeasured_rows
 from bench.measure.sampling import Sampling
 from bench.store.attachments import save_stacks
 from bench.store.row import Row, RunRecord, new_run_id, utc_now
 from bench.store.writer import RunWriter
-from bench.sweep import Job, Request, make_sweep
+from bench.sweep import Job, Request, make_sweep, rotated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -65,8 +65,9 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 only if all that was asked for has a number, or a reason why this machine is not meant for it."""
-        bad = any(row.status in ("failed", "timeout", "invalid") for row in self.rows)
+        """0 if every case has a number, or a reason why this machine is not meant for it, and one has a number."""
+        statuses = {row.status for row in self.rows}
+        bad = statuses & {"failed", "timeout", "invalid"} or statuses == {"skipped"}
         return EXIT_NOT_MEASURED if bad or self.interrupted else EXIT_OK
 
 
@@ -78,10 +79,11 @@ def execute(request: Request, store: Path, listener: Listener, command: Sequence
         StoreError: the store cannot be written; what was stored before is kept.
     """
     shape = LabShape.parse(request.lab) if request.lab else None
-    record = new_record(request, command)
-    jobs = make_sweep(request, shape.world if shape else None, start_at=rotation(record.run_id))
+    jobs = make_sweep(request, shape.world if shape else None)
     refuse_impossible_worlds(jobs)
     choose_device(request)
+    record = new_record(request, command, len(jobs))
+    jobs = rotated(jobs, rotation(record.run_id))
     with RunWriter(store, record) as writer:
         return _measure(request, shape, jobs, store, writer, listener, resumed=0)
 
@@ -104,8 +106,10 @@ def resume(run: str, store: Path, listener: Listener) -> Outcome:
         return _measure(request, shape, left, store, writer, listener, resumed=len(jobs) - len(left))
 
 
-def new_record(request: Request, command: Sequence[str]) -> RunRecord:
-    """The record of a run that starts now."""
+def new_record(
+    request: Request, command: Sequence[str], cases: int, machine: dict[str, Any] | None = None
+) -> RunRecord:
+    """The record of a run of so many cases that starts now; ``machine`` is its fingerprint if taken before."""
     return RunRecord(
         run_id=new_run_id(),
         started_at=utc_now(),
@@ -114,8 +118,9 @@ def new_record(request: Request, command: Sequence[str]) -> RunRecord:
         preset=request.preset,
         seed=request.seed,
         lab=request.lab,
-        fingerprint=dict(fingerprint()),
+        fingerprint=machine or dict(fingerprint()),
         plan=request.to_dict(),
+        cases=cases,
     )
 
 
@@ -124,7 +129,7 @@ def rotation(run_id: str) -> int:
     return int(run_id[-8:], 16)
 
 
-def reopen(run: str, store: Path) -> RunWriter:
+def reopen(run: str, store: Path, machine: dict[str, Any] | None = None) -> RunWriter:
     """The writer of an earlier run, by its id, a unique prefix of it, or ``latest``.
 
     Raises:
@@ -133,7 +138,7 @@ def reopen(run: str, store: Path) -> RunWriter:
     from bench.store.reader import Store
 
     writer = RunWriter.reopen(store, Store(store).resolve(run))
-    differences = identity_differences(writer.record.fingerprint, fingerprint())
+    differences = identity_differences(writer.record.fingerprint, machine or fingerprint())
     if differences:
         writer.close()
         raise UsageError(
@@ -146,12 +151,13 @@ def jobs_left(jobs: Sequence[Job], run_id: str, store: Path, site_of: Callable[[
     """Those of the jobs that lack rows in the run; a failed case has its rows, and is not tried again."""
     from bench.store.reader import Store
 
-    measured = {(row.suite, row.case, row.metric) for row in Store(store).rows(run_ids=[run_id])}
+    rows = Store(store).rows(run_ids=[run_id])
+    measured = {(row.suite, row.method_version, row.case, row.metric) for row in rows}
 
     def is_whole(job: Job) -> bool:
         """A crash in the middle of its write may leave a case with some of its metrics alone."""
-        case = placed_case(job.suite, job.case, site_of(job)).id
-        return all((job.suite.name, case, metric.name) in measured for metric in job.suite.metrics_for(job.case))
+        expected = unmeasured_rows(job.suite, job.case, site_of(job), "skipped", "to compare")
+        return all((row.suite, row.method_version, row.case, row.metric) in measured for row in expected)
 
     return [job for job in jobs if not is_whole(job)]
 
@@ -185,7 +191,7 @@ def choose_device(request: Request) -> Device:
     """
     from bench.hardware import cuda_device_count
 
-    count = cuda_device_count() if request.device != "cpu" else 0
+    count = cuda_device_count() if request.device != "cpu" and not request.lab else 0
     if request.device == "cuda" and not count:
         raise UsageError("--device cuda: no CUDA device is visible here; `bench doctor` says what was found")
     return "cuda" if count else "cpu"
@@ -218,10 +224,11 @@ def _measure(
 ) -> Outcome:
     outcome = Outcome(writer.record.run_id, cases_left=len(jobs))
     listener.started(outcome.run_id, jobs, resumed)
-    for text in remove_leftovers():
-        listener.note(text)
     try:
         with _sigterm_as_exception(), ExitStack() as stack:
+            if shape:
+                for text in remove_leftovers():
+                    listener.note(text)
             lab = stack.enter_context(Lab(shape)) if shape else None
             for job, rows, seconds in _supervise(request, shape, lab, jobs, store, outcome.run_id, listener):
                 writer.append(rows)
@@ -251,10 +258,18 @@ def _supervise(
         by_world.setdefault(job.world, []).append(job)
     for world, group_jobs in by_world.items():
         sites = _sites(world, shape, device, request.seed)
+        too_few_gpus = _too_few_gpus(sites[0])
         with RankProcesses(sites, patience, lab if world > 1 else None, _threads(world)) as ranks:
             for job in group_jobs:
                 listener.case_started(job)
                 began = time.monotonic()
+                if too_few_gpus:
+                    yield job, unmeasured_rows(job.suite, job.case, sites[0], "skipped", too_few_gpus), 0.0
+                    continue
+                lost = ranks.lost_between_cases()
+                if lost:
+                    listener.note(f"{lost} between two cases; the group starts again")
+                    ranks.kill()
                 result = _attempt(ranks, job, sampling)
                 if isinstance(result, Failure):
                     reason = result.reason
@@ -273,6 +288,15 @@ def _attempt(ranks: RankProcesses, job: Job, sampling: Sampling) -> list[Row] | 
             failure.reason = f"the group did not start: {failure.reason}"
             return failure
     return ranks.run_case(job.suite_name, job.case, sampling)
+
+
+def _too_few_gpus(site: Site) -> str | None:
+    """Why ranks cannot each have a GPU here, or None. Two ranks on one GPU are refused by NCCL."""
+    from bench.hardware import cuda_device_count
+
+    if site.device == "cpu" or site.ranks_on_host <= cuda_device_count():
+        return None
+    return f"needs {site.ranks_on_host} GPUs, {cuda_device_count()} here; --device cpu measures over gloo"
 
 
 def _threads(world: int) -> dict[str, str]:

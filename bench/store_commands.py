@@ -38,10 +38,10 @@ def default_store_path() -> Path:
 
 @db_app.command("list")
 def list_runs(store: StoreOption = None, as_json: JsonFlag = False) -> None:
-    """The runs of a store, by start, with their rows by status.
+    """The runs of a store, by start, with their cases and their rows by status.
 
     A run is open while it is written (or may be, on another machine), orphaned when its writer is
-    gone, and else sealed.
+    gone, and else sealed. Cases 1/44: one of 44 has rows, so it was interrupted or is still running.
 
     Example: bench db list
     """
@@ -55,7 +55,9 @@ def list_runs(store: StoreOption = None, as_json: JsonFlag = False) -> None:
     elif not runs:
         print(f"no runs in {reader.path}; `bench run` makes one")
     else:
-        _print_table([{**run, "suites": " ".join(run["suites"]), "counts": _counts_text(run)} for run in runs])
+        _print_table([_listed(run) for run in runs])
+        if partial := next((run for run in runs if run["cases_with_rows"] < run["cases"]), None):
+            print(_interrupted_text(partial))
 
 
 @db_app.command()
@@ -197,6 +199,23 @@ def _resolve(reader: Any, texts: Sequence[str]) -> list[str]:
     if "all" in texts:
         return [run.run_id for run in reader.runs()]
     return list(dict.fromkeys(reader.resolve(text) for text in texts))
+
+
+def _listed(run: dict[str, Any]) -> dict[str, Any]:
+    """A run as a line of the table."""
+    shown = {name: value for name, value in run.items() if name != "cases_with_rows"}
+    # Older runs do not tell how many cases were asked for.
+    cases = f"{run['cases_with_rows']}/{run['cases'] or '?'}"
+    return {**shown, "suites": " ".join(run["suites"]), "cases": cases, "counts": _counts_text(run)}
+
+
+def _interrupted_text(run: dict[str, Any]) -> str:
+    """What a number of cases like 1/44 means, by the first run that has one."""
+    from bench.report.verdict import INTERRUPTED
+
+    done, asked = run["cases_with_rows"], run["cases"]
+    way_out = f"`bench run --resume {run['run_id']}` finishes an interrupted one"
+    return f"\n{done}/{asked}: {done} of {asked} cases have rows, so that run is {INTERRUPTED}; {way_out}"
 
 
 def _counts_text(run: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from bench.definitions import Better, Definition, Unit, Work, format_bytes, pars
 from bench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bench.definitions import Ceiling
     from bench.measure.group import RankGroup
@@ -23,16 +23,44 @@ if TYPE_CHECKING:
 Value = int | float | str | bool
 Preset = Literal["quick", "standard", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "standard", "full")
-Scope = Literal["process", "loopback", "node", "lab", "cluster"]
-"""Where ranks talk: one process; a host's loopback; a node's GPU fabric; the emulated cluster; a real network."""
+Scope = Literal["process", "loopback", "node", "lab", "cluster", "simulated"]
+"""Where ranks talk: one process; a host's loopback; a node's GPU fabric; the emulated cluster; a real network; a
+simulator, where none do."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A named result of a suite; unit and direction come from its definition."""
+    """A named result of a suite; unit and direction come from its definition.
+
+    Attributes:
+        name: as it appears in rows.
+        definition: what its number means.
+        params: of this metric's rows alone, beside those of their case. So one case may yield the
+            same metric several times, for example a time for each range of a step.
+    """
 
     name: str
     definition: Definition
+    # Not hashed, since a mapping cannot be; equal metrics still have equal hashes.
+    params: Mapping[str, Value] = field(default_factory=dict, hash=False)
+
+    @property
+    def key(self) -> str:
+        """Names the metric within its case: ``latency``, or with parameters ``range_time[range=dispatch]``.
+
+        Observations and ceilings go by it.
+        """
+        return f"{self.name}[{Case(self.params).id}]" if self.params else self.name
+
+    def case_of(self, placed: Case) -> Case:
+        """The case of this metric's rows: ``placed`` with the metric's own parameters.
+
+        Raises:
+            ValueError: the case has a parameter of that name already.
+        """
+        if taken := sorted(self.params.keys() & placed.params.keys()):
+            raise ValueError(f"metric {self.key!r} sets {', '.join(taken)}, which its case has already; rename it")
+        return Case({**placed.params, **self.params}) if self.params else placed
 
     @property
     def unit(self) -> Unit:
@@ -52,12 +80,14 @@ class Axis:
         kind: how ``--set`` reads its values.
         help: what it means, with its unit.
         choices: the values it may take; empty for any.
+        minimum: the least number that it may take; None for any.
     """
 
     name: str
     kind: Literal["int", "bytes", "float", "str", "bool"]
     help: str
     choices: tuple[Value, ...] = ()
+    minimum: int | None = None
 
     def parse(self, text: str) -> list[Value]:
         """Values from a ``--set`` text: comma separated, ranges ``a:b`` doubled for int and bytes."""
@@ -67,9 +97,12 @@ class Axis:
         return values
 
     def require(self, value: Value) -> None:
-        """Refuse a value that is not one of ``choices``."""
+        """Refuse a value that is not one of ``choices``, or below ``minimum``."""
         if self.choices and value not in self.choices:
             raise unknown_name(f"value for {self.name}", str(value), [str(choice) for choice in self.choices])
+        # Written so that NaN is refused too.
+        if self.minimum is not None and isinstance(value, (int, float)) and not value >= self.minimum:
+            raise UsageError(f"{self.name} needs at least {self.minimum}, not {value}")
 
     def format(self, value: Value) -> str:
         """``value`` as people read it: sizes in binary units."""
@@ -155,9 +188,18 @@ class Site:
 
 
 class Workload(ABC):
-    """A prepared case on one rank. ``run`` is what is timed: nothing else may be in it."""
+    """A prepared case on one rank. ``run`` is what is timed: nothing else may be in it.
+
+    Attributes:
+        work: what one ``run`` does.
+        baseline: what ``run`` is compared with, as a method or an attribute; None for no comparison.
+            Each iteration times both, and they take turns at going first, so that a machine that
+            changes meanwhile slows both. Metrics whose definition has ``against_baseline`` use it;
+            all others are about ``run`` alone.
+    """
 
     work: Work = Work()
+    baseline: Callable[[], None] | None = None
 
     @abstractmethod
     def run(self) -> None:
@@ -172,14 +214,24 @@ class Workload(ABC):
         """
 
     def prepare(self) -> None:
-        """Called before every iteration, outside the timed window (for example to rotate buffers)."""
+        """Called before every timed call, outside its window (for example to rotate buffers).
+
+        With a baseline that is twice an iteration, before ``run`` and before the baseline.
+        """
 
     def observations(self) -> Mapping[str, Sequence[float]]:
-        """Samples of the metrics whose definition does not follow from the duration."""
+        """Samples, by the metric's key, of the metrics whose definition does not follow from the duration.
+
+        Rank 0's count. A metric without samples, or with one that is not finite, fails.
+        """
         return {}
 
     def close(self) -> None:
         """Release what setup took; called also when the case failed by an exception."""
+
+
+def _not_watched() -> None:
+    """Nobody waits for a sign of life."""
 
 
 @dataclass
@@ -190,6 +242,10 @@ class Context:
     group: RankGroup
     scratch: dict[str, Any] = field(default_factory=dict)
     """Kept from case to case while the same process lives: calibrations, buffers worth reusing."""
+    alive: Callable[[], None] = _not_watched
+    """Say that a long set-up, iteration or check makes progress. A group none of whose ranks begins
+    an iteration, changes its phase or calls this within the stall limit is taken for hung, and ended.
+    It only counts, so it may be called often; never call it while nothing moves."""
 
 
 class Suite(ABC):
@@ -203,6 +259,7 @@ class Suite(ABC):
         axes: the parameters; every preset names a list of values for each.
         presets: values by axis, for each preset.
         distributed: True if a case runs on a group of ranks; then an axis ``ranks`` must be there.
+        characterizes: True for suites that ``bench characterize`` runs.
     """
 
     name: ClassVar[str]
@@ -212,6 +269,7 @@ class Suite(ABC):
     axes: ClassVar[tuple[Axis, ...]]
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]]
     distributed: ClassVar[bool] = False
+    characterizes: ClassVar[bool] = False
 
     @abstractmethod
     def setup(self, case: Case, context: Context) -> Workload:
@@ -229,7 +287,7 @@ class Suite(ABC):
         """Why the case cannot be measured here, or None. Needs no group, is called before setup."""
         return None
 
-    def memory_bytes(self, case: Case) -> int:
+    def memory_bytes(self, case: Case, site: Site) -> int:
         """Memory that one rank needs for the case beyond an idle worker; more than is free: skipped."""
         return 0
 

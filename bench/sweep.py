@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -49,6 +50,8 @@ class Request:
             raise UsageError(f"unknown preset {self.preset!r}; known: {', '.join(PRESETS)}")
         if self.device not in get_args(DeviceChoice):
             raise UsageError(f"--device takes {', '.join(get_args(DeviceChoice))}, not {self.device!r}")
+        if self.lab and self.device == "cuda":
+            raise UsageError("--lab emulates a cluster of CPU ranks; leave --device cuda out")
         if any(ranks < 1 for ranks in self.ranks):
             raise UsageError(f"--ranks needs whole numbers from 1 up, not {min(self.ranks)}")
         for name, seconds in (("--max-time", self.max_time_s), ("--timeout", self.timeout_s)):
@@ -84,11 +87,8 @@ class Job:
     world: int
 
 
-def make_sweep(request: Request, lab_world: int | None = None, start_at: int = 0) -> list[Job]:
-    """All cases that were asked for, in the order in which they are measured.
-
-    Worlds go from small to large, so that each group of ranks starts once. Within a world the
-    order is rotated by ``start_at``: a slow drift of the machine then meets other cases each run.
+def make_sweep(request: Request, lab_world: int | None = None) -> list[Job]:
+    """All cases that were asked for; worlds go from small to large, so that each group of ranks starts once.
 
     Raises:
         UsageError: an unknown suite, parameter or value, or nothing left to measure.
@@ -100,8 +100,17 @@ def make_sweep(request: Request, lab_world: int | None = None, start_at: int = 0
     jobs = [job for name, suite in suites for job in _jobs_of(name, suite, request, overrides, selections, lab_world)]
     if not jobs:
         raise UsageError("no case is left to measure; `bench list SUITE` shows the parameters and their values")
-    worlds = sorted({job.world for job in jobs})
-    return [job for world in worlds for job in _rotated([job for job in jobs if job.world == world], start_at)]
+    return sorted(jobs, key=lambda job: job.world)
+
+
+def rotated(jobs: Sequence[Job], start_at: int) -> list[Job]:
+    """The jobs with the order within each world rotated: a slow drift of the machine meets other cases each run."""
+    result: list[Job] = []
+    for _, group in itertools.groupby(jobs, key=lambda job: job.world):
+        of_world = list(group)
+        offset = start_at % len(of_world)
+        result += of_world[offset:] + of_world[:offset]
+    return result
 
 
 def _refuse_placement_without_ranks(request: Request, suites: Sequence[Suite]) -> None:
@@ -150,8 +159,3 @@ def _matcher(axis: Axis, text: str) -> Callable[[Case], bool]:
         return lambda case: any(fnmatch.fnmatchcase(str(case[axis.name]), pattern) for pattern in patterns)
     wanted = axis.parse(text)
     return lambda case: case[axis.name] in wanted
-
-
-def _rotated(jobs: list[Job], start_at: int) -> list[Job]:
-    offset = start_at % len(jobs)
-    return jobs[offset:] + jobs[:offset]

@@ -50,10 +50,7 @@ NAMES = frozenset(
         "SLURM_GPUS_ON_NODE",
         "SLURM_GPUS_PER_NODE",
         "SLURM_GPUS_PER_TASK",
-        "SLURM_JOB_NUM_NODES",
         "SLURM_MEM_BIND_TYPE",
-        "SLURM_NTASKS",
-        "SLURM_NTASKS_PER_NODE",
         "SLURM_THREADS_PER_CORE",
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     }
@@ -65,7 +62,6 @@ WITHHELD = "<withheld>"
 
 _NAME = re.compile(r"[A-Z0-9_]{1,64}")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH|COOKIE|PRIVATE|CERT")
-_GPU_UUID = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]{3,}")
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.,:;=+^|*()\[\]{}<> -]{0,200}")
 _TOKEN_LIKE = re.compile(r"[A-Za-z0-9]{20}")
 """No setting has twenty letters and digits in a row; tokens, hashes and encoded keys do."""
@@ -74,7 +70,7 @@ _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:
 
 def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that may be recorded, by name in order, with values fit to be seen by anybody."""
-    return {name: _safe_value(value) for name, value in sorted(environ.items()) if _is_allowed(name)}
+    return {name: _value(name, value) for name, value in sorted(environ.items()) if _is_allowed(name)}
 
 
 def _is_allowed(name: str) -> bool:
@@ -82,9 +78,14 @@ def _is_allowed(name: str) -> bool:
     return listed and name not in RUN_SPECIFIC and bool(_NAME.fullmatch(name)) and not _SECRET.search(name)
 
 
+def _value(name: str, value: str) -> str:
+    # Which devices a job was given differs from job to job; how many is what tells about speed.
+    if name.endswith("_VISIBLE_DEVICES"):
+        return f"{len([device for device in value.split(',') if device.strip()])} device(s)"
+    return _safe_value(value)
+
+
 def _safe_value(value: str) -> str:
-    # Devices given by UUID would make every node differ; how many they are still shows.
-    value = _GPU_UUID.sub(r"\1-<uuid>", value)
     if not _PLAIN_VALUE.fullmatch(value) or _TOKEN_LIKE.search(value) or _ADDRESS.search(value):
         return WITHHELD
     return value

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
+
+import typer
 
 from bench.console import ConsoleListener
 from bench.definitions import parse_range
 from bench.errors import EXIT_NOT_MEASURED, StoreError, UsageError
 from bench.launch.launchers import Launched, detect
+from bench.registry import load_suite, suite_names
 from bench.session import Outcome, execute, resume
 from bench.store_commands import default_store_path
 from bench.sweep import Request
@@ -23,33 +26,26 @@ if TYPE_CHECKING:
     from bench.platform_profile import PlatformProfile
     from bench.store.row import Row, RunRecord
 
-CHARACTERIZE_SUITES = (
-    "memory",
-    "matmul_peak",
-    "attention",
-    "expert_gemm",
-    "collectives",
-    "alltoall",
-    "allgather_latency",
-)
+
+UNSETTLED = ("max_time", "max_samples")
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """The options of ``bench run`` and ``bench characterize`` as typed; ``Request`` says what they mean."""
 
-    suites: tuple[str, ...]
-    preset: str
-    overrides: tuple[str, ...]
-    select: tuple[str, ...]
-    ranks: str
-    lab: str
-    device: str
-    seed: int
-    max_time_s: float | None
-    timeout_s: float | None
-    resume: str | None
-    store: Path | None
+    suites: tuple[str, ...] = ()
+    preset: str = "quick"
+    overrides: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ranks: str = ""
+    lab: str = ""
+    device: str = "auto"
+    seed: int = 0
+    max_time_s: float | None = None
+    timeout_s: float | None = None
+    resume: str | None = None
+    store: Path | None = None
 
     @property
     def store_path(self) -> Path:
@@ -61,7 +57,9 @@ class RunOptions:
         Raises:
             UsageError: a value that no run can have.
         """
-        if not self.suites and self.resume is None:
+        if self.resume is not None:
+            return self._resumed()
+        if not self.suites:
             raise UsageError("name at least one suite; `bench list` shows them")
         return Request(
             suites=self.suites,
@@ -75,6 +73,12 @@ class RunOptions:
             max_time_s=self.max_time_s,
             timeout_s=self.timeout_s,
         )
+
+    def _resumed(self) -> Request:
+        """The request of ``--resume``: the stored run knows the rest, so nothing else may be asked for."""
+        if self != RunOptions(resume=self.resume, store=self.store):
+            raise UsageError("--resume goes on with what the run was asked for; leave suites and other options out")
+        return Request(suites=())
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
@@ -91,6 +95,11 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         raise UsageError(f"--ranks needs whole numbers from 1 up, such as 4, 2,4 or 2:16, not {text!r}") from None
 
 
+def characterizing_suites() -> tuple[str, ...]:
+    """Names of the installed suites that ``bench characterize`` runs."""
+    return tuple(name for name in suite_names() if load_suite(name).characterizes)
+
+
 def run_and_show(options: RunOptions, json_to: str | None) -> int:
     """``bench run``: measure, show a table (or rows as JSON), and give the exit code."""
     with ExitStack() as stack:
@@ -100,7 +109,7 @@ def run_and_show(options: RunOptions, json_to: str | None) -> int:
     if launched and launched.rank != 0:
         return outcome.exit_code
     if json_to != "-":
-        _print_rows(outcome.rows)
+        _print_rows(*load_runs(options.store_path, (outcome.run_id,)))
     _say_how_it_ended(outcome, options)
     return outcome.exit_code
 
@@ -108,6 +117,8 @@ def run_and_show(options: RunOptions, json_to: str | None) -> int:
 def characterize_and_show(options: RunOptions, output: Path | None, as_json: bool) -> int:
     """``bench characterize``: measure every suite, write profile and report, and name them last."""
     launched = detect()
+    if options.resume is None:
+        options = replace(options, suites=characterizing_suites())
     outcome = _measure(options, launched, None)
     if launched and launched.rank != 0:
         return outcome.exit_code
@@ -134,7 +145,7 @@ def report_runs(names: tuple[str, ...], html: Path | None, as_json: bool, store:
         for row in rows:
             print(row.to_json())
     else:
-        _print_rows(rows)
+        _print_rows(rows, runs)
 
 
 def load_runs(store: Path, names: tuple[str, ...]) -> tuple[list[Row], list[RunRecord]]:
@@ -169,19 +180,18 @@ def write_results(rows: list[Row], runs: list[RunRecord], folder: Path) -> tuple
 
 
 def build_profile_if_any(rows: list[Row], runs: list[RunRecord]) -> PlatformProfile | None:
-    """The platform profile of the rows, or None: of several machines, or none of ``characterize``'s suites."""
-    from bench.environment import identity_digest
+    """The platform profile of a run, or None: of several runs, or none of ``characterize``'s suites."""
     from bench.profile_builder import build_profile
 
-    one_machine = len({identity_digest(run.fingerprint) for run in runs}) == 1
-    return build_profile(rows, runs) if one_machine and any(row.suite in CHARACTERIZE_SUITES for row in rows) else None
+    of_a_platform = {row.suite for row in rows} & {*characterizing_suites()}
+    return build_profile(rows, runs) if len(runs) == 1 and of_a_platform else None
 
 
 def _measure(options: RunOptions, launched: Launched | None, rows_to: IO[str] | None) -> Outcome:
     """Measure under a launcher if there is one, else under our own supervision."""
-    request = options.request()
     listener = ConsoleListener(rows_to)
     try:
+        request = options.request()
         if launched:
             from bench.launched_session import execute_launched
 
@@ -189,6 +199,11 @@ def _measure(options: RunOptions, launched: Launched | None, rows_to: IO[str] | 
         if options.resume is not None:
             return resume(options.resume, options.store_path, listener)
         return execute(request, options.store_path, listener, sys.argv[1:])
+    except UsageError as error:
+        # Wrong words are wrong on every rank alike: one rank says so.
+        if launched and launched.rank != 0:
+            raise typer.Exit(error.exit_code) from None
+        raise
     finally:
         listener.close()
 
@@ -206,7 +221,7 @@ def _open_rows(target: str) -> Iterator[IO[str]]:
         yield file
 
 
-def _print_rows(rows: list[Row]) -> None:
+def _print_rows(rows: list[Row], runs: list[RunRecord]) -> None:
     from rich.console import Console
 
     from bench.report.terminal import summary_table
@@ -221,6 +236,9 @@ def _say_how_it_ended(outcome: Outcome, options: RunOptions) -> None:
         cases[key] = row.status if cases.get(key, "ok") == "ok" else cases[key]
     counts = {status: list(cases.values()).count(status) for status in dict.fromkeys(cases.values())}
     text = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"
+    unsettled = {(row.suite, row.case) for row in outcome.rows if row.stop_reason in UNSETTLED}
+    if unsettled:
+        text += f" ({len(unsettled)} did not settle: an idle machine or another --preset settles more)"
     print(f"run {outcome.run_id}: {text}; stored in {options.store_path}", file=sys.stderr)
     if outcome.exit_code == EXIT_NOT_MEASURED and outcome.cases_left:
         print(f"{outcome.cases_left} case(s) left; go on with --resume {outcome.run_id}", file=sys.stderr)

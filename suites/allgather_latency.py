@@ -1,4 +1,4 @@
-"""Latency of the library's all-gather against payload, dense enough in size to interpolate between."""
+"""Latency of the library's all-gather against size, dense enough in size to interpolate between."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from bench.definitions import LATENCY
 from bench.suite import Axis, Metric, Suite
-from suites.collectives import DTYPE_BYTES, GIB, KIB, MIB, WORKING_BYTES, sizes
+from suites.communication import (
+    DTYPE,
+    EVEN_TRAFFIC,
+    GIB,
+    KIB,
+    LIBRARY,
+    MIB,
+    RANKS,
+    bytes_per_rank,
+    collective_memory_bytes,
+    collective_reason,
+    fitted,
+    sizes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bench.suite import Case, Context, Preset, Site, Value, Workload
 
@@ -17,21 +30,23 @@ if TYPE_CHECKING:
 class AllGatherLatencySuite(Suite):
     """Comm(x) of a gain model: how long an all-gather takes in which every rank contributes x bytes.
 
-    ``bytes`` is x, not S (the total over ranks) as in ``collectives``: models reason about the
-    payload of a rank.
+    ``bytes`` is S, the total over ranks, as in ``collectives``; x is in the row too, as
+    ``bytes_per_rank``.
     """
 
     name = "allgather_latency"
-    summary = "all-gather latency against the bytes that a rank contributes, dense in size"
+    summary = "all-gather latency against size, dense in size"
     method_version = 1
     distributed = True
+    characterizes = True
     metrics = (Metric("latency", LATENCY),)
     axes = (
         Axis("op", "str", "operation", ("all_gather",)),
-        Axis("ranks", "int", "number of ranks"),
-        Axis("dtype", "str", "type of the elements", tuple(DTYPE_BYTES)),
-        Axis("bytes", "bytes", "payload that each rank contributes; every rank receives it from all the others"),
-        Axis("algorithm", "str", "whose algorithm: library leaves it to gloo or NCCL", ("library",)),
+        RANKS,
+        DTYPE,
+        Axis("bytes", "bytes", "S: the total over ranks; each rank contributes its part of it", minimum=1),
+        LIBRARY,
+        EVEN_TRAFFIC,
     )
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
         "quick": {
@@ -39,34 +54,41 @@ class AllGatherLatencySuite(Suite):
             "ranks": (2,),
             "dtype": ("bfloat16",),
             # Dense in the middle, where latency turns into bandwidth.
-            "bytes": (*sizes(KIB, 16 * KIB), *sizes(32 * KIB, 8 * MIB, 2), 16 * MIB, 64 * MIB),
+            "bytes": (*sizes(2 * KIB, 32 * KIB), *sizes(64 * KIB, 16 * MIB, 2), 32 * MIB, 128 * MIB),
             "algorithm": ("library",),
+            "traffic": ("uniform",),
         },
         "standard": {
             "op": ("all_gather",),
             "ranks": (2, 4),
             "dtype": ("bfloat16",),
-            "bytes": sizes(KIB, 128 * MIB, 2),
+            "bytes": sizes(2 * KIB, 256 * MIB, 2),
             "algorithm": ("library",),
+            "traffic": ("uniform",),
         },
         "full": {
             "op": ("all_gather",),
             "ranks": (2, 4, 8),
             "dtype": ("bfloat16",),
-            "bytes": sizes(KIB, GIB, 2),
+            "bytes": sizes(2 * KIB, 2 * GIB, 2),
             "algorithm": ("library",),
+            "traffic": ("uniform",),
         },
     }
 
-    def skip_reason(self, case: Case, site: Site) -> str | None:
-        if case["ranks"] < 2:
-            return "an all-gather needs at least 2 ranks"
-        if case["bytes"] % DTYPE_BYTES[case["dtype"]]:
-            return f"{case['bytes']} bytes are no whole elements of {case['dtype']}"
-        return None
+    def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
+        """As for any suite; but sizes that were not asked for are fitted to the ranks, as in ``collectives``."""
+        cases = super().cases(preset, overrides)
+        return cases if "bytes" in overrides else fitted(cases)
 
-    def memory_bytes(self, case: Case) -> int:
-        return int((1 + 2 * case["ranks"]) * case["bytes"]) + WORKING_BYTES
+    def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
+        return bytes_per_rank(case)
+
+    def skip_reason(self, case: Case, site: Site) -> str | None:
+        return collective_reason(case)
+
+    def memory_bytes(self, case: Case, site: Site) -> int:
+        return collective_memory_bytes(case)
 
     def setup(self, case: Case, context: Context) -> Workload:
         import torch
@@ -74,5 +96,5 @@ class AllGatherLatencySuite(Suite):
         from bench.definitions import Work
         from suites.collective_calls import collective
 
-        total = case["bytes"] * case["ranks"]
-        return collective(case["op"], total, getattr(torch, case["dtype"]), Work(bytes=total), context)
+        size = case["bytes"]
+        return collective(case["op"], size, getattr(torch, case["dtype"]), Work(bytes=size), context)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bench.definitions import ALGBW, BUSBW, LATENCY, SHARE_OF_BOUND, busbw_factor, format_bytes
 from bench.suite import Axis, Metric, Suite
 from ciera_piper_core.alltoall import ALGORITHMS, TRAFFIC_KINDS
-from suites.collectives import DTYPE_BYTES, GIB, KIB, MIB, WORKING_BYTES, sizes
+from suites.communication import DTYPE, GIB, KIB, MIB, RANKS, WORKING_BYTES, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,9 @@ ROW_BYTES = 64
 class AllToAllSuite(Suite):
     """Each algorithm on the same traffic, which the run's seed decides to the byte.
 
+    Under skewed traffic the seed also decides which ranks are hot or idle, so it is one of the
+    row's parameters.
+
     ``bytes`` is what each rank sends before skew takes effect. S of algbw and busbw is the largest
     that any rank sends or receives (as nccl-tests defines it for uneven exchanges), so skewed
     traffic has a larger S than ``bytes``.
@@ -30,6 +33,7 @@ class AllToAllSuite(Suite):
     summary = "all-to-all algorithms over ranks and sizes, uniform and skewed traffic"
     method_version = 1
     distributed = True
+    characterizes = True
     metrics = (
         Metric("latency", LATENCY),
         Metric("algbw", ALGBW),
@@ -39,7 +43,7 @@ class AllToAllSuite(Suite):
     axes = (
         Axis("op", "str", "operation", ("all_to_all",)),
         Axis("algorithm", "str", "flat: one library call, every rank to every other", ALGORITHMS),
-        Axis("ranks", "int", "number of ranks"),
+        RANKS,
         Axis(
             "traffic",
             "str",
@@ -47,8 +51,13 @@ class AllToAllSuite(Suite):
             "goes to one rank; idle_rank: one rank sends and receives nothing",
             TRAFFIC_KINDS,
         ),
-        Axis("dtype", "str", "type of the elements", tuple(DTYPE_BYTES)),
-        Axis("bytes", "bytes", f"what each rank sends (its share for itself included), a multiple of {ROW_BYTES}"),
+        DTYPE,
+        Axis(
+            "bytes",
+            "bytes",
+            f"what each rank sends (its share for itself included), a multiple of {ROW_BYTES}",
+            minimum=1,
+        ),
     )
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
         "quick": {
@@ -81,20 +90,28 @@ class AllToAllSuite(Suite):
         """Without one of two ranks, nobody is left to talk to."""
         return not (case["traffic"] == "idle_rank" and case["ranks"] <= 2)
 
+    def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
+        """The seed, where it decides who is hot or idle: another one may place the traffic on other links."""
+        return {} if case["traffic"] == "uniform" else {"seed": site.seed}
+
     def skip_reason(self, case: Case, site: Site) -> str | None:
-        ranks, size = case["ranks"], case["bytes"]
+        from ciera_piper_core.alltoall.traffic import MAX_ROWS
+
+        ranks, size, most = case["ranks"], case["bytes"], MAX_ROWS * ROW_BYTES
         if ranks < 2:
             return "an all-to-all needs at least 2 ranks"
         if size % ROW_BYTES:
             below = size // ROW_BYTES * ROW_BYTES
             nearest = f"{below} or {below + ROW_BYTES}" if below else f"{ROW_BYTES}"
             return f"{size} bytes are no whole rows of {ROW_BYTES} bytes; use {nearest}"
+        if size > most:
+            return f"{format_bytes(size)} a rank are more than can be dealt out exactly, {format_bytes(most)}"
         if size < ranks * ROW_BYTES:
             return f"{format_bytes(size)} give {ranks} ranks less than a row of {ROW_BYTES} bytes each"
         return None
 
-    def memory_bytes(self, case: Case) -> int:
-        rows = _rows_by_rank(case, seed=0)
+    def memory_bytes(self, case: Case, site: Site) -> int:
+        rows = _rows_by_rank(case, site.seed)
         return int(rows.sum(axis=1).max() + rows.sum(axis=0).max()) * ROW_BYTES + WORKING_BYTES
 
     def setup(self, case: Case, context: Context) -> Workload:

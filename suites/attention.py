@@ -11,23 +11,15 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.suite import Axis
 from ciera_piper_core.models import catalogue
 from ciera_piper_core.models.attention_shape import AttentionShape
-from suites.compute import (
-    DIRECTION,
-    DTYPE,
-    THREADS,
-    ComputeSuite,
-    ThreadedWorkload,
-    direction_factor,
-    item_bytes,
-)
-from suites.tensors import count_wrong, fill, row_scale, tolerance, torch_dtype, whole_scale
+from suites.compute import DIRECTION, DTYPE, THREADS, ComputeSuite, direction_factor, item_bytes
+from suites.layer import LayerWorkload, filled_weights
+from suites.tensors import count_wrong, row_scale, tolerance, torch_dtype, whole_scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import torch
-
-    from bench.suite import Case, Context, Preset, Value
+    from bench.suite import Case, Context, Preset, Site, Value
+    from ciera_piper_core.models.attention import CausalAttention
 
 EARLY_POSITIONS = 4
 """The first tokens see few others, so there a wrong mask shows best."""
@@ -41,11 +33,12 @@ class AttentionSuite(ComputeSuite):
     name: ClassVar[str] = "attention"
     summary: ClassVar[str] = "attention blocks of the catalogue's models: MHA, GQA and MLA, forward and backward"
     method_version: ClassVar[int] = 1
+    characterizes: ClassVar[bool] = True
     axes: ClassVar[tuple[Axis, ...]] = (
         Axis("model", "str", "architecture whose attention block is computed", tuple(catalogue.names())),
-        Axis("tensor_parallel", "int", "ranks that share the heads; the block is one rank's part"),
-        Axis("sequence", "int", "tokens of a sequence"),
-        Axis("batch", "int", "sequences"),
+        Axis("tensor_parallel", "int", "ranks that share the heads; the block is one rank's part", minimum=1),
+        Axis("sequence", "int", "tokens of a sequence", minimum=1),
+        Axis("batch", "int", "sequences", minimum=1),
         DIRECTION,
         DTYPE,
         THREADS,
@@ -95,13 +88,13 @@ class AttentionSuite(ComputeSuite):
 
     def keeps(self, case: Case) -> bool:
         shape = AttentionShape.from_architecture(catalogue.load(case["model"]))
-        return case["sequence"] > 0 and case["batch"] > 0 and shape.can_shard(case["tensor_parallel"])
+        return shape.can_shard(case["tensor_parallel"])
 
     def flops(self, case: Case) -> int:
         forward = shape_of(case).forward_flops(case["batch"], case["sequence"])
         return forward * direction_factor(case)
 
-    def memory_bytes(self, case: Case) -> int:
+    def memory_bytes(self, case: Case, site: Site) -> int:
         shape, item = shape_of(case), item_bytes(case)
         tokens = int(case["batch"]) * int(case["sequence"])
         backward = case["direction"] == "forward_backward"
@@ -124,64 +117,54 @@ def shape_of(case: Case) -> AttentionShape:
     return AttentionShape.from_architecture(catalogue.load(case["model"])).shard(case["tensor_parallel"])
 
 
-class _Block(ThreadedWorkload):
+class _Block(LayerWorkload):
     """One pass of the block over the batch."""
 
     def __init__(self, suite: AttentionSuite, case: Case, context: Context) -> None:
-        import torch
-
         from ciera_piper_core.models.attention import CausalAttention
 
-        super().__init__(case, context.site)
-        self.work = suite.work(case, context.site)
-        dtype, device, seed = torch_dtype(case["dtype"]), context.site.device, context.site.seed
-        self._backward = case["direction"] == "forward_backward"
-        self._block = CausalAttention(shape_of(case), dtype=dtype, device=device)
-        for index, weight in enumerate(self._block.parameters()):
-            fill(weight, seed + 10 + index, weight.shape[-1] ** -0.5)
-        size = case["batch"], case["sequence"], self._block.shape.hidden
-        self._x = fill(torch.empty(size, dtype=dtype, device=device), seed).requires_grad_(self._backward)
-        self._upstream = fill(torch.empty(size, dtype=dtype, device=device), seed + 1) if self._backward else None
-        self.output = torch.full(size, torch.nan, dtype=dtype, device=device)
-        self.gradients: tuple[torch.Tensor, ...] = ()
+        shape = shape_of(case)
+        super().__init__(suite, case, context, (case["batch"], case["sequence"], shape.hidden))
+        block = CausalAttention(shape, dtype=torch_dtype(case["dtype"]), device=context.site.device)
+        self._block = filled_weights(block, context.site.seed)
 
-    def run(self) -> None:
-        import torch
-
-        with torch.set_grad_enabled(self._backward):
-            output = self._block(self._x)
-        if self._upstream is not None:
-            self.gradients = torch.autograd.grad(output, (self._x, *self._block.parameters()), self._upstream)
-        self.output = output.detach()
+    @property
+    def _layer(self) -> CausalAttention:
+        return self._block
 
     def check(self) -> int:
         """Wrong elements of the outputs at some positions of every sequence, and of gradients.
 
-        For the gradients the block runs again, with an upstream gradient that is zero at all other
-        positions: then these few positions determine every gradient.
+        Of the gradients that were timed, those of the inputs at the last position are checked, which
+        no other position's output determines. For all others the block runs again, with an upstream
+        gradient that is zero but at these few positions: then they determine every gradient.
         """
         import torch
 
         from ciera_piper_core.models.attention_reference import reference_attention
 
         names = [name.removeprefix("weights.") for name, _ in self._block.named_parameters()]
-        oracle = [p.detach().double().requires_grad_(self._backward) for p in (self._x, *self._block.parameters())]
-        positions = sampled_positions(self._x.shape[1])
+        oracle = [p.detach().double().requires_grad_(self._backward) for p in (self._input, *self._block.parameters())]
+        positions = sampled_positions(self._input.shape[1])
         shape = self._block.shape
         expected = reference_attention(shape, dict(zip(names, oracle[1:], strict=True)), oracle[0], positions)
         allowed = tolerance(self.output.dtype, max(max(size) for size in shape.projections().values()))
         values = expected.detach()
         wrong = count_wrong(self.output[:, positions], values, allowed, scale=row_scale(values))
-        if self._upstream is not None:
-            kept = torch.zeros_like(self._upstream)
-            kept[:, positions] = self._upstream[:, positions]
-            self._upstream = kept
-            self.run()
-            of_input, *of_weights = torch.autograd.grad(expected, oracle, kept[:, positions].double())
-            measured, *rest = self.gradients
-            wrong += count_wrong(measured, of_input, 2 * allowed, scale=row_scale(of_input))
-            for mine, gradient in zip(rest, of_weights, strict=True):
-                wrong += count_wrong(mine, gradient, 2 * allowed, scale=whole_scale(gradient))
+        if self._upstream is None:
+            return wrong
+        timed = self.gradients[0][:, -1:].clone()
+        kept = torch.zeros_like(self._upstream)
+        kept[:, positions] = self._upstream[:, positions]
+        self._upstream = kept
+        self.run()
+        of_input, *of_weights = torch.autograd.grad(expected, oracle, kept[:, positions].double())
+        measured, *rest = self.gradients
+        scale = row_scale(of_input)
+        wrong += count_wrong(timed, of_input[:, -1:], 2 * allowed, scale=scale[:, -1:])
+        wrong += count_wrong(measured, of_input, 2 * allowed, scale=scale)
+        for mine, gradient in zip(rest, of_weights, strict=True):
+            wrong += count_wrong(mine, gradient, 2 * allowed, scale=whole_scale(gradient))
         return wrong
 
 

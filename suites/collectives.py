@@ -12,47 +12,28 @@ from bench.definitions import (
     SHARE_OF_BOUND,
     busbw_factor,
 )
-from bench.suite import Axis, Case, Metric, Suite
+from bench.suite import Axis, Metric, Suite
+from suites.communication import (
+    DTYPE,
+    EVEN_TRAFFIC,
+    GIB,
+    KIB,
+    LIBRARY,
+    MIB,
+    RANKS,
+    bytes_per_rank,
+    collective_memory_bytes,
+    collective_reason,
+    fitted,
+    sizes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from bench.suite import Context, Preset, Site, Value, Workload
-
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+    from bench.suite import Case, Context, Preset, Site, Value, Workload
 
 OPS = tuple(BUSBW_FACTORS)
-
-DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int32": 4, "int64": 8}
-"""The dtypes that gloo and NCCL both reduce, with the size of an element."""
-
-WORKING_BYTES = 64 * MIB
-"""Memory that a case needs beside its buffers: the library's, and the oracle's stretch of data."""
-
-BUFFERS = {
-    "all_reduce": 2.0,
-    "all_gather": 2.5,
-    "reduce_scatter": 2.5,
-    "all_to_all": 2.0,
-    "broadcast": 2.0,
-    "send_recv": 2.0,
-}
-"""Most memory that a rank needs for buffers, its own and the library's, in units of S (measured with gloo)."""
-
-
-def size_unit(op: str, ranks: int, dtype: str) -> int:
-    """S must be a multiple of so many bytes: an element, or an element for each rank where S is shared out."""
-    shared_out = op in ("all_gather", "reduce_scatter", "all_to_all")
-    return DTYPE_BYTES[dtype] * (ranks if shared_out else 1)
-
-
-def sizes(first: int, last: int, step: int = 4) -> list[int]:
-    """``first``, ``first * step``, ... up to and including ``last``."""
-    values = []
-    while first <= last:
-        values.append(first)
-        first *= step
-    return values
 
 
 class CollectivesSuite(Suite):
@@ -67,6 +48,7 @@ class CollectivesSuite(Suite):
     summary = "collective operations: latency, algbw, busbw and the share of what the placement could do"
     method_version = 1
     distributed = True
+    characterizes = True
     metrics = (
         Metric("latency", LATENCY),
         Metric("algbw", ALGBW),
@@ -75,16 +57,17 @@ class CollectivesSuite(Suite):
     )
     axes = (
         Axis("op", "str", "operation; send_recv is a ring, to the next rank and from the previous one", OPS),
-        Axis("ranks", "int", "number of ranks"),
-        Axis("dtype", "str", "type of the elements", tuple(DTYPE_BYTES)),
+        RANKS,
+        DTYPE,
         Axis(
             "bytes",
             "bytes",
             "S: the total over ranks for all_gather and reduce_scatter, what a rank sends for all_to_all (its share "
             "for itself included), the buffer for all others",
+            minimum=1,
         ),
-        Axis("algorithm", "str", "whose algorithm: library leaves it to gloo or NCCL", ("library",)),
-        Axis("traffic", "str", "how evenly the data is spread", ("uniform",)),
+        LIBRARY,
+        EVEN_TRAFFIC,
     )
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
         "quick": {
@@ -115,23 +98,16 @@ class CollectivesSuite(Suite):
 
     def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
         cases = super().cases(preset, overrides)
-        return cases if "bytes" in overrides else _fitted(cases)
+        return cases if "bytes" in overrides else fitted(cases)
+
+    def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
+        return bytes_per_rank(case)
 
     def skip_reason(self, case: Case, site: Site) -> str | None:
-        if case["ranks"] < 2:
-            return "a collective operation needs at least 2 ranks"
-        unit = size_unit(case["op"], case["ranks"], case["dtype"])
-        if case["bytes"] % unit:
-            below = case["bytes"] // unit * unit
-            nearest = f"{below} or {below + unit}" if below else f"{unit}"
-            return (
-                f"{case['bytes']} bytes do not divide into units of {unit} (elements of {case['dtype']}, "
-                f"{unit // DTYPE_BYTES[case['dtype']]} at a time); use {nearest}"
-            )
-        return None
+        return collective_reason(case)
 
-    def memory_bytes(self, case: Case) -> int:
-        return int(BUFFERS[case["op"]] * case["bytes"]) + WORKING_BYTES
+    def memory_bytes(self, case: Case, site: Site) -> int:
+        return collective_memory_bytes(case)
 
     def setup(self, case: Case, context: Context) -> Workload:
         import torch
@@ -144,14 +120,3 @@ class CollectivesSuite(Suite):
         least = least_bytes(op, size, node_of_rank(context))
         work = bounded_work(size, busbw_factor(op, case["ranks"]), least, placement_capacity(context))
         return collective(op, size, getattr(torch, case["dtype"]), work, context)
-
-
-def _fitted(cases: Iterable[Case]) -> Iterator[Case]:
-    """The cases with sizes rounded down to what can be shared out (up to the least), each once."""
-    seen = set()
-    for case in cases:
-        unit = size_unit(case["op"], case["ranks"], case["dtype"])
-        fitted = Case({**case.params, "bytes": max(unit, case["bytes"] // unit * unit)})
-        if fitted.id not in seen:
-            seen.add(fitted.id)
-            yield fitted

@@ -24,7 +24,7 @@ ROTATED_BYTES = 512 * 2**20
 
 DTYPES = ("bfloat16", "float16", "float32")
 DTYPE = Axis("dtype", "str", "type of inputs and outputs; products are summed in float32", DTYPES)
-THREADS = Axis("threads", "int", "CPU threads that compute; 0: all cores that the process may use")
+THREADS = Axis("threads", "int", "CPU threads that compute; 0: all cores that the process may use", minimum=0)
 
 DIRECTION = Axis(
     "direction",

@@ -13,28 +13,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from bench.suite import Axis
 from ciera_piper_core.models import catalogue
-from suites.compute import (
-    DIRECTION,
-    DTYPE,
-    THREADS,
-    ComputeSuite,
-    ThreadedWorkload,
-    direction_factor,
-    item_bytes,
-    rotation,
-)
-from suites.tensors import count_wrong, fill, row_scale, tolerance, torch_dtype, whole_scale
+from suites.compute import DIRECTION, DTYPE, THREADS, ComputeSuite, direction_factor, item_bytes, rotation
+from suites.layer import LayerWorkload, filled_weights
+from suites.tensors import count_wrong, row_scale, tolerance, torch_dtype, whole_scale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import torch
 
-    from bench.suite import Case, Context, Preset, Value
+    from bench.suite import Case, Context, Preset, Site, Value
     from ciera_piper_core.moe.grouped import Experts
 
 DISTRIBUTIONS = ("uniform", "zipf", "with_empty")
-ZIPF_SCALE = 10**12
 
 
 def token_counts(distribution: str, tokens: int, experts: int) -> list[int]:
@@ -43,17 +34,16 @@ def token_counts(distribution: str, tokens: int, experts: int) -> list[int]:
     ``uniform``: as even as can be. ``zipf``: in proportion to ``1, 1/2, 1/3, ...``.
     ``with_empty``: every second expert has none, the others share evenly.
     """
+    import numpy as np
+
+    from ciera_piper_core.apportion import apportion, zipf_weights
+
     weights = {
-        "uniform": [1] * experts,
-        "zipf": [ZIPF_SCALE // (rank + 1) for rank in range(experts)],
-        "with_empty": [1 - expert % 2 for expert in range(experts)],
+        "uniform": np.ones(experts, dtype=np.int64),
+        "zipf": zipf_weights(experts),
+        "with_empty": 1 - np.arange(experts, dtype=np.int64) % 2,
     }[distribution]
-    total = sum(weights)
-    counts = [tokens * weight // total for weight in weights]
-    # What rounding left over goes to the largest remainders, the earlier expert first.
-    by_remainder = sorted(range(experts), key=lambda expert: -(tokens * weights[expert] % total))
-    for expert in by_remainder[: tokens - sum(counts)]:
-        counts[expert] += 1
+    counts: list[int] = apportion(tokens, weights).tolist()
     return counts
 
 
@@ -63,10 +53,11 @@ class ExpertGemmSuite(ComputeSuite):
     name: ClassVar[str] = "expert_gemm"
     summary: ClassVar[str] = "expert products over tokens an expert, grouped against looped"
     method_version: ClassVar[int] = 1
+    characterizes: ClassVar[bool] = True
     axes: ClassVar[tuple[Axis, ...]] = (
         Axis("model", "str", "architecture whose experts are computed", tuple(catalogue.names())),
-        Axis("experts", "int", "experts on this device"),
-        Axis("tokens", "int", "token copies routed to these experts together"),
+        Axis("experts", "int", "experts on this device", minimum=1),
+        Axis("tokens", "int", "token copies routed to these experts together", minimum=1),
         Axis("distribution", "str", "tokens an expert: even, zipf, or every second without", DISTRIBUTIONS),
         Axis("method", "str", "one grouped product a matrix, or a loop over experts", ("grouped", "looped")),
         DIRECTION,
@@ -108,13 +99,13 @@ class ExpertGemmSuite(ComputeSuite):
 
     def keeps(self, case: Case) -> bool:
         # One expert knows no distribution.
-        return int(case["tokens"]) > 0 and (int(case["experts"]) > 1 or case["distribution"] == "uniform")
+        return int(case["experts"]) > 1 or case["distribution"] == "uniform"
 
     def flops(self, case: Case) -> int:
         forward = 2 * int(case["tokens"]) * _expert_parameters(case)
         return forward * direction_factor(case)
 
-    def memory_bytes(self, case: Case) -> int:
+    def memory_bytes(self, case: Case, site: Site) -> int:
         architecture, item = catalogue.load(case["model"]), item_bytes(case)
         parameters = int(case["experts"]) * _expert_parameters(case)
         row = 2 * architecture.hidden + architecture.matrices_per_expert * architecture.expert_ffn
@@ -138,64 +129,49 @@ def _copies(case: Case) -> int:
     return rotation(int(case["experts"]) * _expert_parameters(case) * item_bytes(case))
 
 
-class _ExpertProducts(ThreadedWorkload):
+class _ExpertProducts(LayerWorkload):
     """The products of all experts once."""
 
     def __init__(self, suite: ExpertGemmSuite, case: Case, context: Context) -> None:
-        import torch
-
         from ciera_piper_core.moe.grouped import group_ends
 
-        super().__init__(case, context.site)
-        self.work = suite.work(case, context.site)
-        dtype, device, seed = torch_dtype(case["dtype"]), context.site.device, context.site.seed
+        super().__init__(suite, case, context, (case["tokens"], catalogue.load(case["model"]).hidden))
+        device = context.site.device
         self._grouped = case["method"] == "grouped"
-        self._backward = case["direction"] == "forward_backward"
         self._counts = token_counts(case["distribution"], case["tokens"], case["experts"])
         self._ends = group_ends(self._counts, device)
-        self._rotated = [_experts(case, dtype, device, seed + 10)]
+        self._rotated = [filled_weights(_experts(case, device), context.site.seed)]
         self._rotated += [copy.deepcopy(self._rotated[0]) for _ in range(_copies(case) - 1)]
         self._current = 0
-        hidden = catalogue.load(case["model"]).hidden
-        self._tokens = fill(torch.empty(case["tokens"], hidden, dtype=dtype, device=device), seed)
-        self._tokens.requires_grad_(self._backward)
-        self._upstream = fill(torch.empty_like(self._tokens), seed + 1) if self._backward else None
-        self.output = torch.full_like(self._tokens, torch.nan, requires_grad=False)
-        self.gradients: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def _layer(self) -> Experts:
+        return self._rotated[self._current]
 
     def prepare(self) -> None:
         self._current = (self._current + 1) % len(self._rotated)
 
-    def run(self) -> None:
-        import torch
-
-        with torch.set_grad_enabled(self._backward):
-            output = self._forward()
-        if self._upstream is not None:
-            experts = self._rotated[self._current]
-            self.gradients = torch.autograd.grad(output, (self._tokens, *experts.parameters()), self._upstream)
-        self.output = output.detach()
-
     def _forward(self) -> torch.Tensor:
         from ciera_piper_core.moe.grouped import grouped_experts, looped_experts
 
-        experts = self._rotated[self._current]
         if self._grouped:
-            return grouped_experts(experts, self._tokens, self._ends)
-        return looped_experts(experts, self._tokens, self._counts)
+            return grouped_experts(self._layer, self._input, self._ends)
+        return looped_experts(self._layer, self._input, self._counts)
 
     def check(self) -> int:
         """Wrong elements of the outputs of each expert's first, middle and last token, and of gradients.
 
-        For the gradients the products run again, with an upstream gradient that is zero for all
-        other tokens: then these few tokens determine every gradient.
+        Of the gradients that were timed, those of these tokens are checked, which no other token
+        determines. For those of the weights the products run again, with an upstream gradient that
+        is zero for all other tokens: then these few tokens determine every gradient.
         """
         import torch
 
         wrong = 0
         rows = _sampled_rows(self._counts)
         sampled = list(itertools.chain.from_iterable(rows))
-        output = self.output
+        # What the timed iterations left; the run below replaces it.
+        output, of_tokens = self.output, self.gradients[:1]
         if self._upstream is not None:
             self._upstream = _keep_rows(self._upstream, sampled)
             self.run()
@@ -204,20 +180,24 @@ class _ExpertProducts(ThreadedWorkload):
             others[sampled] = 0
             wrong += int(torch.count_nonzero(others))
         for expert, expert_rows in enumerate(rows):
-            wrong += self._wrong_of(expert, expert_rows, output)
+            wrong += self._wrong_of(expert, expert_rows, output, of_tokens)
         return wrong
 
-    def _wrong_of(self, expert: int, rows: list[int], output: torch.Tensor) -> int:
-        """Wrong elements of one expert: of the output at some rows, and of the gradients that they give."""
+    def _wrong_of(self, expert: int, rows: list[int], output: torch.Tensor, timed: tuple[torch.Tensor, ...]) -> int:
+        """Wrong elements of one expert: of the output at some rows, and of the gradients that they give.
+
+        Args:
+            timed: the tokens' gradients of the last timed iteration, if there are gradients.
+        """
         import torch
 
         from ciera_piper_core.moe.grouped_reference import reference_expert
 
-        stacks = dict(self._rotated[self._current].named_parameters())
+        stacks = dict(self._layer.named_parameters())
         oracle = {
             name: stack[expert].detach().double().requires_grad_(self._backward) for name, stack in stacks.items()
         }
-        tokens = self._tokens.detach()[rows].double().requires_grad_(self._backward)
+        tokens = self._input.detach()[rows].double().requires_grad_(self._backward)
         expected = reference_expert(oracle, tokens)
         allowed = tolerance(output.dtype, max(oracle["down"].shape))
         values = expected.detach()
@@ -227,27 +207,25 @@ class _ExpertProducts(ThreadedWorkload):
                 expected, (tokens, *oracle.values()), self._upstream[rows].double()
             )
             measured, *stacked = self.gradients
-            wrong += count_wrong(measured[rows], of_tokens, 2 * allowed, scale=row_scale(of_tokens))
+            for gradient in (*timed, measured):
+                wrong += count_wrong(gradient[rows], of_tokens, 2 * allowed, scale=row_scale(of_tokens))
             for stack, gradient in zip(stacked, of_weights, strict=True):
                 wrong += count_wrong(stack[expert], gradient, 2 * allowed, scale=whole_scale(gradient))
         return wrong
 
 
-def _experts(case: Case, dtype: torch.dtype, device: str, seed: int) -> Experts:
+def _experts(case: Case, device: str) -> Experts:
     from ciera_piper_core.moe.grouped import Experts
 
     architecture = catalogue.load(case["model"])
-    experts = Experts(
+    return Experts(
         case["experts"],
         architecture.hidden,
         architecture.expert_ffn,
         architecture.matrices_per_expert,
-        dtype=dtype,
+        dtype=torch_dtype(case["dtype"]),
         device=device,
     )
-    for index, weight in enumerate(experts.parameters()):
-        fill(weight, seed + index, weight.shape[-1] ** -0.5)
-    return experts
 
 
 def _sampled_rows(counts: list[int]) -> list[list[int]]:

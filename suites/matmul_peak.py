@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from bench.suite import Case, Context, Preset, Value
+    from bench.suite import Case, Context, Preset, Site, Value
 
 CHECKED_ROWS = 64
 MOST_SETS = 8
@@ -42,9 +42,10 @@ class MatmulPeakSuite(ComputeSuite):
     name: ClassVar[str] = "matmul_peak"
     summary: ClassVar[str] = "largest reachable matrix product rate, by dtype and shape"
     method_version: ClassVar[int] = 1
+    characterizes: ClassVar[bool] = True
     axes: ClassVar[tuple[Axis, ...]] = (
         Axis("dtype", "str", f"{DTYPE.help}; float8 gives bfloat16", (*DTYPES, "float8_e4m3fn")),
-        Axis("size", "int", "edge of the square product; even"),
+        Axis("size", "int", "edge of the square product; even", minimum=2),
         Axis("shape", "str", "square, deep (long k) or wide (many rows)", ("square", "deep", "wide")),
         THREADS,
     )
@@ -70,13 +71,12 @@ class MatmulPeakSuite(ComputeSuite):
             yield type(case)({**case.params, "m": m, "n": n, "k": k})
 
     def keeps(self, case: Case) -> bool:
-        size = int(case["size"])
-        return size > 0 and size % 2 == 0
+        return int(case["size"]) % 2 == 0
 
     def flops(self, case: Case) -> int:
         return 2 * int(case["m"]) * int(case["n"]) * int(case["k"])
 
-    def memory_bytes(self, case: Case) -> int:
+    def memory_bytes(self, case: Case, site: Site) -> int:
         # The check's double precision rows and columns are small beside the rotated sets.
         check = 8 * CHECKED_ROWS * 2 * int(case["k"])
         return _sets(case) * _set_bytes(case) + check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from bench.definitions import MEMORY_BANDWIDTH, Work, format_bytes
+from bench.definitions import MEMORY_BANDWIDTH, Work
 from bench.suite import Axis, Metric, Suite
 from suites.compute import THREADS, ThreadedWorkload, threads_of, threads_reason
 
@@ -22,15 +22,22 @@ FLOAT32_BYTES = 4
 ASSUMED_CACHE_BYTES = 256 * 2**20
 """Stands for the last level cache where its size cannot be read: more than nearly all have."""
 
+LEAST_CUDA_CACHE_BYTES = 2**30
+"""A GPU's cache counts as no smaller: four times the true size of some pass in the time that a launch takes."""
+
 SCALAR = 3
 MODULUS = 251
 PERIOD = MODULUS * 4096
 """Inputs are ``index modulo MODULUS``, laid down a period at a time: no power of two repeats it."""
 
 
-def working_set_bytes(case: Case, site: Site) -> int:
-    """Bytes of all arrays of the kernel together: so many times the last level cache."""
-    return int(case["cache_multiple"]) * (site.last_level_cache_bytes or ASSUMED_CACHE_BYTES)
+def array_bytes(case: Case, site: Site) -> int:
+    """Bytes of each array of the kernel, whole elements; all arrays are so many times the last level cache."""
+    cache_bytes = site.last_level_cache_bytes or ASSUMED_CACHE_BYTES
+    if site.device == "cuda":
+        cache_bytes = max(cache_bytes, LEAST_CUDA_CACHE_BYTES)
+    count = int(case["cache_multiple"]) * cache_bytes // ARRAYS[case["kernel"]] // FLOAT32_BYTES
+    return count * FLOAT32_BYTES
 
 
 class MemorySuite(Suite):
@@ -39,10 +46,17 @@ class MemorySuite(Suite):
     name: ClassVar[str] = "memory"
     summary: ClassVar[str] = "memory bandwidth beyond the caches: copy and triad"
     method_version: ClassVar[int] = 1
+    characterizes: ClassVar[bool] = True
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("bandwidth", MEMORY_BANDWIDTH),)
     axes: ClassVar[tuple[Axis, ...]] = (
         Axis("kernel", "str", "copy: a = b; triad: a = b + 3 c; float32", tuple(ARRAYS)),
-        Axis("cache_multiple", "int", "size of all arrays together, in last level caches"),
+        Axis(
+            "cache_multiple",
+            "int",
+            "size of all arrays together, in last level caches (a GPU's counts as 1 GiB at least); with less than 4, "
+            "the cache would be measured",
+            minimum=4,
+        ),
         THREADS,
     )
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
@@ -52,29 +66,16 @@ class MemorySuite(Suite):
     }
 
     def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
-        return {"threads": threads_of(case, site)}
+        return {"threads": threads_of(case, site), "array_bytes": array_bytes(case, site)}
 
     def skip_reason(self, case: Case, site: Site) -> str | None:
-        if case["cache_multiple"] < 4:
-            return "arrays of less than 4 times the last level cache would measure the cache"
-        return threads_reason(case, site) or _memory_reason(case, site)
+        return threads_reason(case, site)
+
+    def memory_bytes(self, case: Case, site: Site) -> int:
+        return ARRAYS[case["kernel"]] * array_bytes(case, site)
 
     def setup(self, case: Case, context: Context) -> _Pass:
         return _Pass(case, context.site)
-
-
-def _memory_reason(case: Case, site: Site) -> str | None:
-    """Why the arrays, whose size depends on the site, do not fit its memory, or None."""
-    if site.device == "cuda":
-        import torch
-
-        free = torch.cuda.mem_get_info()[0]
-    else:
-        import psutil
-
-        free = psutil.virtual_memory().available
-    needed = working_set_bytes(case, site)
-    return None if needed <= free else f"needs {format_bytes(needed)} of memory, {format_bytes(free)} are free"
 
 
 class _Pass(ThreadedWorkload):
@@ -85,10 +86,10 @@ class _Pass(ThreadedWorkload):
 
         super().__init__(case, site)
         arrays = ARRAYS[case["kernel"]]
-        count = working_set_bytes(case, site) // arrays // FLOAT32_BYTES
-        self.work = Work(bytes=arrays * count * FLOAT32_BYTES)
+        each = array_bytes(case, site)
+        self.work = Work(bytes=arrays * each)
         # NaN until the kernel overwrites it; writing also makes the operating system map the pages.
-        self._a = torch.full((count,), torch.nan, device=site.device)
+        self._a = torch.full((each // FLOAT32_BYTES,), torch.nan, device=site.device)
         self._inputs = [_whole_numbers(offset, self._a) for offset in range(arrays - 1)]
 
     def run(self) -> None:

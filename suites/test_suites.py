@@ -13,6 +13,7 @@ import pytest
 
 from bench.launch.site import local_site, with_hardware
 from bench.measure.group import RankGroup
+from bench.measure.runner import memory_reason
 from bench.registry import SUITE_GROUP, load_suite
 from bench.suite import Context
 
@@ -64,7 +65,7 @@ def _finished(run: Callable[[], None], device: str) -> Callable[[], None]:
 
 @pytest.mark.parametrize(("suite", "case"), CASES)
 def test_case(suite: Suite, case: Case, context: Context, benchmark: BenchmarkFixture) -> None:
-    if reason := suite.skip_reason(case, context.site):
+    if reason := suite.skip_reason(case, context.site) or memory_reason(suite, case, context.site):
         pytest.skip(reason)
     workload = suite.setup(case, context)
     try:

@@ -89,12 +89,12 @@ class FaultySuite(Suite):
     method_version = 1
     metrics = (Metric("latency", LATENCY),)
     axes = (
-        Axis("ranks", "int", "ranks"),
-        Axis("number", "int", "number of the case"),
+        Axis("ranks", "int", "ranks", minimum=1),
+        Axis("number", "int", "number of the case", minimum=0),
         Axis("fault", "str", "how the victim fails", tuple(FAULTS)),
         Axis("phase", "str", "where it fails", ("setup", "measure", "check")),
-        Axis("victim", "int", "rank that fails"),
-        Axis("at", "int", "number of the case that fails; -1 for all"),
+        Axis("victim", "int", "rank that fails", minimum=0),
+        Axis("at", "int", "number of the case that fails; -1 for all", minimum=-1),
     )
     presets = {
         preset: {

@@ -88,7 +88,7 @@ def _rank_main(site: Site, body: Callable[[Context], Any], store: str, pipe: Con
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     try:
-        group = connect(site, file_store(store, site.world))
+        group = connect(site.rank, site.world, file_store(store, site.world))
         result = body(Context(site, group))
         disconnect(group)
         pipe.send((None, result))

@@ -23,7 +23,7 @@ from bench.registry import load_suite, suite_names
 from bench.store.row import STATUSES
 from bench.suite import PRESETS, Scope
 from bench.sweep import Request, make_sweep
-from bench.verbs import CHARACTERIZE_SUITES, parse_ranks
+from bench.verbs import characterizing_suites, parse_ranks
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -106,7 +106,7 @@ def test_commands_would_run(command: Command) -> None:
 def request_from(options: dict[str, Any]) -> Request:
     """What ``bench run`` or ``bench characterize`` makes of its options."""
     return Request(
-        suites=tuple(options.get("suites") or CHARACTERIZE_SUITES),
+        suites=tuple(options.get("suites") or characterizing_suites()),
         preset=options["preset"],
         overrides=tuple(options["overrides"] or ()),
         select=tuple(options["select"] or ()),

@@ -6,9 +6,10 @@ import os
 import resource
 import time
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING
 
-from bench.definitions import format_bytes, median
+from bench.definitions import format_bytes
 from bench.doctor.check import Check
 from bench.doctor.software import torch_for_gpu_command
 from bench.hardware.cgroup import memory_limit_bytes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
-from bench.definitions import median
 from bench.hardware.kernelfs import ROOT, list_dir, read_int, read_text
 from bench.hardware.memory import available_memory_bytes
 

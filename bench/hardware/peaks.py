@@ -16,7 +16,9 @@ from bench.hardware.kernelfs import ROOT, read_int, read_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+DTYPES = ("float64", "float32", "bfloat16", "float16", "float8")
+"""torch's names; ``float8`` stands for all of its kinds, which run at one rate."""
+
 DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
 
 GENEROUS_CLOCK_GHZ = 6.0
@@ -28,31 +30,31 @@ _TRUSTED_CLOCK_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate", "amd-ps
 GPU_PEAKS_TFLOPS: dict[str, tuple[str, dict[str, float]]] = {
     r"\bGB200\b": (
         "NVIDIA GB200 NVL72 datasheet, per GPU, half of the sparse figures",
-        {"float64": 40, "float32": 80, "tf32": 1250, "bfloat16": 2500, "float16": 2500, "float8": 5000},
+        {"float64": 40, "float32": 80, "bfloat16": 2500, "float16": 2500, "float8": 5000},
     ),
     r"\bB200\b": (
         "NVIDIA HGX B200 datasheet, per GPU, half of the sparse figures",
-        {"float64": 37.5, "float32": 75, "tf32": 1125, "bfloat16": 2250, "float16": 2250, "float8": 4500},
+        {"float64": 37.5, "float32": 75, "bfloat16": 2250, "float16": 2250, "float8": 4500},
     ),
     r"\bH[12]00 NVL\b": (
         "NVIDIA H100/H200 NVL datasheets, half of the sparse figures",
-        {"float64": 60, "float32": 60, "tf32": 418, "bfloat16": 836, "float16": 836, "float8": 1671},
+        {"float64": 60, "float32": 60, "bfloat16": 836, "float16": 836, "float8": 1671},
     ),
     r"\bH100 PCIe\b": (
         "NVIDIA H100 PCIe datasheet, half of the sparse figures",
-        {"float64": 51.2, "float32": 51.2, "tf32": 378, "bfloat16": 757, "float16": 757, "float8": 1513},
+        {"float64": 51.2, "float32": 51.2, "bfloat16": 757, "float16": 757, "float8": 1513},
     ),
     r"\b(H100|H200|GH200)\b": (
         "NVIDIA H100/H200 SXM datasheets, half of the sparse figures",
-        {"float64": 67, "float32": 67, "tf32": 495, "bfloat16": 990, "float16": 990, "float8": 1979},
+        {"float64": 67, "float32": 67, "bfloat16": 990, "float16": 990, "float8": 1979},
     ),
     r"\bA100\b": (
         "NVIDIA A100 datasheet, without sparsity",
-        {"float64": 19.5, "float32": 19.5, "tf32": 156, "bfloat16": 312, "float16": 312},
+        {"float64": 19.5, "float32": 19.5, "bfloat16": 312, "float16": 312},
     ),
     r"\bMI300X\b": (
         "AMD Instinct MI300X datasheet, matrix peaks without sparsity",
-        {"float64": 163.4, "float32": 163.4, "tf32": 653.7, "bfloat16": 1307.4, "float16": 1307.4, "float8": 2614.9},
+        {"float64": 163.4, "float32": 163.4, "bfloat16": 1307.4, "float16": 1307.4, "float8": 2614.9},
     ),
     r"\bMI250X?\b": (
         "AMD Instinct MI250X datasheet, matrix peaks, half a board (one GCD)",
@@ -60,7 +62,7 @@ GPU_PEAKS_TFLOPS: dict[str, tuple[str, dict[str, float]]] = {
     ),
 }
 """Dense peaks in TFLOP/s by a pattern of the GPU's model; the first match holds. float64 and float32 are
-the higher of vector and matrix units; float32 is without TF32, which is a dtype of its own here."""
+the higher of vector and matrix units; float32 is without TF32, which is no float32 arithmetic."""
 
 
 def theoretical_peak_tflops(
@@ -70,7 +72,7 @@ def theoretical_peak_tflops(
 
     Args:
         dtype: ``float64``, ``float32``, ``bfloat16``, ``float16`` or in short ``fp64``, ``bf16``; on a GPU also
-            ``tf32`` and ``float8``.
+            ``float8``.
         gpu_model: as ``torch.cuda.get_device_name`` gives it; None for the CPUs.
         cpus: stands in for the affinity mask of this process. A quota is left aside, because a short
             iteration may run on all cores before the quota stops it.

@@ -10,33 +10,36 @@ from bench.measure.group import RankGroup
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from bench.suite import Site
-
 COLLECTIVE_TIMEOUT_S = 3600
 """The last resort alone: supervisors and watches find a hanging rank long before."""
 
 
-def connect(site: Site, store: Store | None) -> RankGroup:
-    """The rank's group (collective over all ranks).
+def connect(rank: int, world: int, store: Store | None) -> RankGroup:
+    """The rank's group over gloo, for control and for traffic (collective over all ranks).
 
     Args:
-        site: rank, world and device of this process.
         store: rendezvous of the ranks; None in a world of one.
     """
-    if site.device == "cuda":
-        import torch
-
-        torch.cuda.set_device(site.local_rank % torch.cuda.device_count())
-    if site.world == 1:
+    if world == 1:
         return RankGroup()
     import torch.distributed as dist
 
     dist.init_process_group(
-        "gloo", store=store, rank=site.rank, world_size=site.world, timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)
     )
-    control = dist.new_group(backend="gloo")
-    data = dist.new_group(backend="nccl") if site.device == "cuda" else dist.group.WORLD
-    return RankGroup(site.rank, site.world, control, data)
+    return RankGroup(rank, world, control=dist.new_group(backend="gloo"), data=dist.group.WORLD)
+
+
+def with_nccl(group: RankGroup, local_rank: int) -> RankGroup:
+    """The same ranks, each on its own GPU, with traffic over NCCL (collective over all ranks)."""
+    import torch
+
+    torch.cuda.set_device(local_rank)
+    if group.world == 1:
+        return group
+    import torch.distributed as dist
+
+    return RankGroup(group.rank, group.world, control=group.control, data=dist.new_group(backend="nccl"))
 
 
 def disconnect(group: RankGroup) -> None:

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 PHASES = ("start", "idle", "setup", "measure", "check", "done")
-WAITING_MARKS = ("torch/distributed", "bench/measure/group.py")
+WAITING_MARKS = ("torch/distributed", "torch/cuda", "bench/measure/group.py")
 PROCESS_STATES = {
     "R": "running",
     "S": "sleeping",

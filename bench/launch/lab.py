@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bench.definitions import BIT_RATE_UNITS, parse_bit_rate
 from bench.errors import BenchError, LaunchError, UsageError
 from bench.launch import lab_holder, lab_network
-from bench.launch.lab_leftovers import OWNER_VARIABLE, owner_mark, remove_leftovers
+from bench.launch.lab_leftovers import MARK_VARIABLE, end_marked, new_mark, remove_leftovers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,6 +39,12 @@ MAX_DELAY_US = 10**6
 
 ADMIN_PATHS = ("/usr/sbin", "/sbin")
 """Where ``ip`` and ``tc`` are looked for after PATH, which lacks these for ordinary users on Debian."""
+
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "env": "coreutils"}
+"""Programs that a lab needs, and the Debian packages that have them."""
+
+_MODULES = {"tbf": "sch_tbf", "type bridge": "bridge", "type veth": "veth"}
+"""Word in a command, and the kernel module behind it."""
 
 _DELAY_UNITS_US = {"us": 1, "ms": 10**3, "s": 10**6}
 _END_SECONDS = 10.0
@@ -129,6 +135,7 @@ class Lab:
         self.shape = shape
         self._holder: subprocess.Popen[str] | None = None
         self._enter: list[str] = []
+        self._mark = ""
 
     def __enter__(self) -> Lab:
         """Build the network.
@@ -137,11 +144,11 @@ class Lab:
             LaunchError: a tool is missing, or the kernel refuses or lacks something.
         """
         tools = {name: _find_tool(name, package) for name, package in _TOOLS.items()}
-        mark = owner_mark()
+        self._mark = new_mark()
         # A session of its own, so that Ctrl-C in the terminal does not take the network from under the ranks.
         self._holder = subprocess.Popen(
             [sys.executable, "-I", "-S", lab_holder.__file__],
-            env={**os.environ, OWNER_VARIABLE: mark},
+            env={**os.environ, MARK_VARIABLE: self._mark},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -154,7 +161,7 @@ class Lab:
             self.close()
             raise
         user = [f"--user=/proc/{self._holder.pid}/ns/user", "--preserve-credentials"] if user_namespace else []
-        self._enter = [tools["nsenter"], *user, "--net={}", "--", tools["env"], f"{OWNER_VARIABLE}={mark}"]
+        self._enter = [tools["env"], f"{MARK_VARIABLE}={self._mark}", tools["nsenter"], *user, "--net={}", "--"]
         return self
 
     def __exit__(
@@ -173,6 +180,8 @@ class Lab:
         except subprocess.TimeoutExpired:
             holder.kill()
             holder.communicate()
+        # What was about to enter a node when the holder looked for what to kill.
+        end_marked(self._mark)
 
     def node_command(self, node: int, argv: list[str]) -> list[str]:
         """``argv`` so that it runs on a node: in its network, and else in the caller's surroundings.
@@ -246,14 +255,6 @@ def unavailable_reason() -> str | None:
             return None
     except BenchError as error:
         return str(error)
-
-
-_TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "env": "coreutils"}
-"""Programs that a lab needs, and the Debian packages that have them."""
-
-
-_MODULES = {"tbf": "sch_tbf", "type bridge": "bridge", "type veth": "veth"}
-"""Word in a command, and the kernel module behind it."""
 
 
 def _find_tool(name: str, package: str) -> str:

@@ -1,8 +1,8 @@
-"""Finding and ending what is left of labs whose owner is gone.
+"""The mark that all processes of a lab carry, and ending those of labs whose owner is gone.
 
-A lab consists of processes only: its holder, and what runs in its nodes. All of them carry the
-owner's mark in their environment. A holder ends by itself, and everything in the lab with it, when
-the owner ends; something is left only if the holder was killed or stopped too.
+A lab consists of processes only: its holder, and what runs in its nodes. A holder ends by itself,
+and everything in the lab with it, when the owner ends; something is left only if the holder was
+killed or stopped too, or if a process was just about to enter.
 """
 
 from __future__ import annotations
@@ -14,67 +14,81 @@ import signal
 import time
 from pathlib import Path
 
-OWNER_VARIABLE = "BENCH_LAB_OWNER"
-"""In the environment of all of a lab's processes: process id, start time and pid namespace of the owner."""
+MARK_VARIABLE = "BENCH_LAB_OWNER"
+"""In the environment of all of a lab's processes: the lab's mark."""
 
 _GONE_SECONDS = 5.0
 
+_numbers = itertools.count()
 
-def owner_mark() -> str:
-    """The mark of a lab that this process owns."""
-    return f"{os.getpid()}:{_start_time(os.getpid())}:{_pid_namespace()}"
+
+def new_mark() -> str:
+    """The mark of another lab of this process: its id, start time and pid namespace, and a number."""
+    return f"{os.getpid()}:{_start_time(os.getpid())}:{_pid_namespace()}:{next(_numbers)}"
 
 
 def remove_leftovers() -> list[str]:
     """End the processes of all labs whose owner is gone; their networks vanish with them.
 
-    Labs of living owners stay, also if their process id was in use before, and so do those of other
-    containers, whose process ids mean nothing here, and of other users unless root calls.
+    Labs of living owners stay, and are not taken for those of an earlier process with the same id. So
+    do those of other containers, whose process ids mean nothing here, and of other users unless root calls.
 
     Returns:
         A sentence for each lab that was removed, to tell the user.
     """
-    ended: dict[str, list[int]] = {}
-    for process, owner in _orphans():
-        if _kill_if_marked(process, owner):
-            ended.setdefault(owner, []).append(process)
+    texts = []
+    for mark in sorted({mark for _, mark in _marked_processes() if _is_gone(mark)}):
+        ended = end_marked(mark)
+        if ended:
+            owner = mark.partition(":")[0]
+            ids = ", ".join(map(str, ended))
+            texts.append(f"removed the lab of process {owner}, which is gone: ended its processes {ids}")
+    return texts
+
+
+def end_marked(mark: str) -> list[int]:
+    """Kill all processes with a lab's mark, and return their ids when they are gone."""
+    ended: list[int] = []
     deadline = time.monotonic() + _GONE_SECONDS
-    for process in itertools.chain.from_iterable(ended.values()):
-        while _start_time(process) is not None and time.monotonic() < deadline:
-            time.sleep(0.005)
-    return [
-        f"removed the lab of process {owner.partition(':')[0]}, which is gone:"
-        f" ended its processes {', '.join(map(str, processes))}"
-        for owner, processes in ended.items()
-    ]
+    while time.monotonic() < deadline:
+        found = [process for process, its_mark in _marked_processes() if its_mark == mark]
+        if not found:
+            break
+        ended += [process for process in found if process not in ended and _kill_if_marked(process, mark)]
+        time.sleep(0.005)
+    return ended
 
 
-def _orphans() -> list[tuple[int, str]]:
-    """Process id and owner's mark of each process of a lab without an owner."""
+def _marked_processes() -> list[tuple[int, str]]:
+    """Process id and mark of all processes of labs that run, apart from this one."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            owner = _mark_of(int(entry.name))
-            if owner and _is_gone(owner):
-                found.append((int(entry.name), owner))
+            process = int(entry.name)
+            mark = _mark_of(process)
+            if mark and _start_time(process) is not None:
+                found.append((process, mark))
     return found
 
 
 def _mark_of(process: int) -> str | None:
-    prefix = f"{OWNER_VARIABLE}=".encode()
+    prefix = f"{MARK_VARIABLE}=".encode()
     try:
-        environment = Path(f"/proc/{process}/environ").read_bytes()
+        environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        # `env` has the mark as its first argument until it becomes the program that it starts.
+        arguments = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except OSError:  # it ended meanwhile, or belongs to someone else
         return None
-    for entry in environment.split(b"\0"):
+    for entry in [*arguments[1:2], *environment]:
         if entry.startswith(prefix):
             return entry[len(prefix) :].decode(errors="replace")
     return None
 
 
-def _is_gone(owner: str) -> bool:
+def _is_gone(mark: str) -> bool:
+    """True if the owner that a mark names has ended."""
     try:
-        process, started, namespace = map(int, owner.split(":"))
+        process, started, namespace, _ = map(int, mark.split(":"))
     except ValueError:  # not a mark of ours
         return False
     return namespace == _pid_namespace() and _start_time(process) != started
@@ -95,12 +109,12 @@ def _pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
-def _kill_if_marked(process: int, owner: str) -> bool:
+def _kill_if_marked(process: int, mark: str) -> bool:
     """Kill a process if it is still the one that was found; its id may have been given to another."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
         try:
-            if _mark_of(process) == owner:
+            if _mark_of(process) == mark:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 return True
         finally:

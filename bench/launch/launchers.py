@@ -17,6 +17,10 @@ PORT_BASE, PORT_SPAN = 20_000, 12_000
 """Ports below the kernel's ephemeral range, from which a job takes one by its id."""
 
 
+LAUNCHER_VARIABLES = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"})
+"""Variables that torchrun sets by itself: they say nothing about the machine."""
+
+
 @dataclass(frozen=True)
 class Launched:
     """This process's place in a group that somebody else started.

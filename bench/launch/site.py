@@ -39,14 +39,13 @@ def lab_site(rank: int, shape: LabShape, seed: int) -> Site:
 
 def with_hardware(site: Site) -> Site:
     """The site with what can be seen of the hardware, by a process on its host."""
-    from bench.hardware import last_level_cache_bytes, peaks_tflops, usable_cores
+    from bench.hardware import cuda_devices, last_level_cache_bytes, peaks_tflops, usable_cores
 
     gpu_model, cache_bytes = None, last_level_cache_bytes()
     if site.device == "cuda":
-        import torch
-
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        gpu_model, cache_bytes = properties.name, properties.L2_cache_size
+        devices = cuda_devices()
+        gpu = devices[site.local_rank % len(devices)]
+        gpu_model, cache_bytes = gpu.model, gpu.l2_bytes
     cores = max(1, usable_cores() // site.ranks_on_host)
     return replace(site, cores=cores, last_level_cache_bytes=cache_bytes, peak_tflops=peaks_tflops(gpu_model))
 

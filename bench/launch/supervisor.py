@@ -33,6 +33,10 @@ GRACE_S = 0.5
 consequences (a dead rank also makes its peers raise)."""
 
 
+LEAST_HEARTBEAT_S = 2.0
+"""Workers beat twice a second; a busy machine delays some of them."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long the supervisor waits before it calls a rank lost.
@@ -49,8 +53,8 @@ class Patience:
 
     @classmethod
     def from_timeout(cls, seconds: float) -> Patience:
-        """A case may stall for so long; a silent heartbeat is then judged no later."""
-        return cls(heartbeat_s=min(cls.heartbeat_s, seconds), stall_s=seconds)
+        """A case may stall for so long; a silent heartbeat is judged no later, but never after too few beats."""
+        return cls(heartbeat_s=max(LEAST_HEARTBEAT_S, min(cls.heartbeat_s, seconds)), stall_s=seconds)
 
 
 @dataclass
@@ -79,6 +83,7 @@ class Rank:
     last_seen: float
     phase: str = "start"
     iteration: int = 0
+    ticks: int = 0
     ready: bool = False
     done: bool = False
     open: bool = True
@@ -148,6 +153,11 @@ class RankProcesses:
         failure = self._wait("ready", self._patience.start_s)
         self.failed_starts = self.failed_starts + 1 if failure else 0
         return failure
+
+    def lost_between_cases(self) -> str | None:
+        """Which rank ended while nothing was asked of it, or None; the group must then be started again."""
+        dead = [rank for rank in self._ranks if rank.exit_code() is not None]
+        return "; ".join(f"rank {rank.rank} {death_text(rank.exit_code(), rank.log)}" for rank in dead) or None
 
     def run_case(self, suite: str, case: Case, sampling: Sampling) -> list[Row] | Failure:
         """Measure one case on all ranks. After a failure the group is gone; start it again."""
@@ -248,10 +258,11 @@ class RankProcesses:
 
     def _take(self, rank: Rank, message: Message) -> None:
         kind = message["type"]
-        if kind != "heartbeat" or message["phase"] != rank.phase or message["iteration"] != rank.iteration:
-            self._moved = rank.last_seen
+        before = (rank.phase, rank.iteration, rank.ticks)
         if kind in ("heartbeat", "error"):
-            rank.phase, rank.iteration = message["phase"], message["iteration"]
+            rank.phase, rank.iteration, rank.ticks = message["phase"], message["iteration"], message["ticks"]
+        if kind != "heartbeat" or before != (rank.phase, rank.iteration, rank.ticks):
+            self._moved = rank.last_seen
         if kind == "ready":
             rank.ready = True
         elif kind == "error":

@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from bench.errors import EXIT_NOT_MEASURED
+from bench.errors import EXIT_NOT_MEASURED, BenchError
 from bench.launch.diagnosis import name_stalled
 from bench.launch.stacks import dump_stack
 from bench.launch.supervisor import Failure, Patience
@@ -44,10 +44,14 @@ class Beat:
     moved: float = 0.0
     phase: str = "start"
     iteration: int = 0
+    ticks: int = 0
 
 
 class Watch:
     """The watching threads of one rank.
+
+    Attributes:
+        patience: may be set while it watches.
 
     Args:
         store: the ranks' rendezvous, for these threads alone.
@@ -61,14 +65,13 @@ class Watch:
         rank: int,
         world: int,
         progress: Progress,
-        patience: Patience,
         on_failure: Callable[[Failure | None], None],
     ) -> None:
         self._store = store
         self._rank = rank
         self._world = world
         self._progress = progress
-        self._patience = patience
+        self.patience = Patience()
         self._on_failure = on_failure
         self._beats = [Beat(changed=time.monotonic(), moved=time.monotonic()) for _ in range(world)]
         self._over = threading.Event()
@@ -83,11 +86,12 @@ class Watch:
         """The run ended well: a rank that leaves now is not lost."""
         self._over.set()
 
-    def report(self, error: str, traceback: str) -> None:
+    def report(self, error: str, traceback: str) -> NoReturn:
         """This rank raised: tell rank 0, and wait to be ended."""
         self._store.set(f"raised/{self._rank}", json.dumps([error, traceback]))
         self._store.set("trouble", "1")
-        threading.Event().wait()
+        while True:
+            threading.Event().wait()
 
     def _wait_for_signal(self) -> None:
         signal.sigwait(ENDING_SIGNALS)
@@ -112,13 +116,14 @@ class Watch:
                 os._exit(EXIT_NOT_MEASURED)
 
     def _say_alive(self) -> None:
-        beat = [self._progress.phase, self._progress.iteration, time.monotonic_ns()]
+        progress = self._progress
+        beat = [progress.phase, progress.iteration, progress.ticks, time.monotonic_ns()]
         self._store.set(f"beat/{self._rank}", json.dumps(beat))
 
     def _look_around(self) -> None:
         self._read_beats()
         now = time.monotonic()
-        silent = self._silent(self._patience.heartbeat_s)
+        silent = self._silent(self.patience.heartbeat_s)
         if self._store.check(["trouble"]):
             # A dead rank makes its peers raise, and its launcher end them: wait to tell cause from consequence.
             until = now + STALE_S
@@ -128,9 +133,9 @@ class Watch:
                 self._read_beats()
             self._end(self._cause(self._silent(STALE_S)))
         elif silent:
-            seconds = self._patience.heartbeat_s
+            seconds = self.patience.heartbeat_s
             self._end(Failure("timeout", f"rank {_listed(silent)} stopped answering for {seconds:g} s"))
-        elif now - max(beat.moved for beat in self._beats) > self._patience.stall_s:
+        elif now - max(beat.moved for beat in self._beats) > self.patience.stall_s:
             self._end(Failure("timeout", ""))
 
     def _read_beats(self) -> None:
@@ -140,10 +145,11 @@ class Watch:
             beat, text = self._beats[rank], raw.decode()
             if text == beat.text:
                 continue
-            phase, iteration, _ = json.loads(text)
-            if (phase, iteration) != (beat.phase, beat.iteration):
+            phase, iteration, ticks, _ = json.loads(text)
+            if (phase, iteration, ticks) != (beat.phase, beat.iteration, beat.ticks):
                 beat.moved = now
-            beat.text, beat.changed, beat.phase, beat.iteration = text, now, phase, iteration
+            beat.text, beat.changed = text, now
+            beat.phase, beat.iteration, beat.ticks = phase, iteration, ticks
 
     def _silent(self, seconds: float) -> list[int]:
         now = time.monotonic()
@@ -176,8 +182,11 @@ class Watch:
             if not failure.reason:
                 positions = {rank: (beat.phase, beat.iteration) for rank, beat in enumerate(self._beats)}
                 stalled = name_stalled(positions, failure.details)
-                failure.reason = f"{stalled}: no rank made progress for {self._patience.stall_s:g} s"
-        self._on_failure(failure)
+                failure.reason = f"{stalled}: no rank made progress for {self.patience.stall_s:g} s"
+        try:
+            self._on_failure(failure)
+        except BenchError as error:
+            print(f"bench: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_NOT_MEASURED)
 
 

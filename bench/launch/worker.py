@@ -61,13 +61,16 @@ def _messages(channel: Channel) -> Any:
 
 
 def _join(start: Message) -> Context:
-    from bench.launch.connect import connect, file_store
+    from bench.launch.connect import connect, file_store, with_nccl
     from bench.launch.site import site_from_dict
     from bench.suite import Context
 
     site = site_from_dict(start["site"])
     store = file_store(start["rendezvous"], site.world) if site.world > 1 else None
-    return Context(site, connect(site, store))
+    group = connect(site.rank, site.world, store)
+    if site.device == "cuda":
+        group = with_nccl(group, site.local_rank)
+    return Context(site, group)
 
 
 def _measure(message: Message, suites: dict[str, Suite], context: Context, progress: Progress) -> list[dict[str, Any]]:
@@ -95,7 +98,7 @@ def _heartbeat(channel: Channel, progress: Progress) -> None:
 
 
 def _position(progress: Progress) -> Message:
-    return {"phase": progress.phase, "iteration": progress.iteration}
+    return {"phase": progress.phase, "iteration": progress.iteration, "ticks": progress.ticks}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,57 +17,69 @@ if TYPE_CHECKING:
 
     from bench.measure.group import RankGroup
 
-Loop = Callable[[Callable[[], None], Callable[[], None], int], tuple[list[int], list[int]]]
-"""``loop(run, before, n)`` -> entry times and durations of n iterations, in nanoseconds."""
+Call = Callable[[], None]
+Loop = Callable[[Sequence[Call], Call, Call], tuple[list[int], list[int]]]
+"""``loop(calls, prepare, barrier)`` -> entry time and duration of each call, in nanoseconds."""
 
 CLOCK_SYNC_ROUNDS = 16
+READ_SHARE = 0.01
+"""Most of a run's time that reading the other hosts' clocks may take."""
 
 
-def host_loop(run: Callable[[], None], before: Callable[[], None], n: int) -> tuple[list[int], list[int]]:
-    """Time ``n`` calls of ``run`` on the monotonic clock; ``before`` runs outside each timed window.
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keep Python's garbage collector from landing in a sample."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
-    The garbage collector is off inside, so that a collection never lands in a sample.
+
+def host_loop(calls: Sequence[Call], prepare: Call, barrier: Call) -> tuple[list[int], list[int]]:
+    """Time each of ``calls`` on the monotonic clock; ``prepare`` and ``barrier`` come before each, untimed.
 
     Returns:
         entry times and durations, nanoseconds.
     """
     now = time.perf_counter_ns
-    entries, durations = [0] * n, [0] * n
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        for i in range(n):
-            before()
+    entries, durations = [0] * len(calls), [0] * len(calls)
+    with _collector_off():
+        for i, call in enumerate(calls):
+            prepare()
+            barrier()
             start = now()
-            run()
+            call()
             durations[i] = now() - start
             entries[i] = start
-    finally:
-        if collecting:
-            gc.enable()
     return entries, durations
 
 
-def cuda_loop(run: Callable[[], None], before: Callable[[], None], n: int) -> tuple[list[int], list[int]]:
-    """Time ``n`` calls of ``run`` with CUDA events on the current stream.
+def cuda_loop(calls: Sequence[Call], prepare: Call, barrier: Call) -> tuple[list[int], list[int]]:
+    """As ``host_loop``, with CUDA events on the current stream.
 
-    The device is idle when an iteration starts, and is waited for after it, so host work that
-    ``run`` does between its kernels counts, and a start that was delayed by a peer does not.
+    The device is idle when a call starts, and is waited for after it, so host work that the call
+    does between its kernels counts, and a start that was delayed by a peer does not. What
+    ``prepare`` left to the device is done before the barrier: after it, it would part the ranks again.
     """
     import torch
 
-    entries, durations = [0] * n, [0] * n
+    entries, durations = [0] * len(calls), [0] * len(calls)
     start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    for i in range(n):
-        before()
-        torch.cuda.synchronize()
-        entries[i] = time.perf_counter_ns()
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        durations[i] = round(start.elapsed_time(end) * 1e6)
+    with _collector_off():
+        for i, call in enumerate(calls):
+            prepare()
+            torch.cuda.synchronize()
+            barrier()
+            entries[i] = time.perf_counter_ns()
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            durations[i] = round(start.elapsed_time(end) * 1e6)
     return entries, durations
 
 
@@ -84,18 +98,43 @@ def boot_id() -> str:
         return socket.gethostname()
 
 
-def clock_offsets_ns(group: RankGroup) -> NDArray[np.float64]:
-    """What to subtract from each rank's clock to read rank 0's, in nanoseconds; shape ``(world,)``.
+@dataclass
+class ClockReading:
+    """What a group knows of its hosts' clocks; kept for the life of the group.
 
-    Ranks of rank 0's host share its clock exactly. For any other, rank 0 and the rank exchange
-    clock readings and keep the round with the least round trip, whose half bounds the error.
+    Attributes:
+        host_of_rank: index of each rank's host, shape ``(world,)``.
+        first_ranks: of each host, the rank whose clock is read.
+        offsets_ns: of each host's clock from rank 0's, shape ``(hosts,)``.
+        fresh_until_ns: when to read again, on this rank's own clock; only rank 0's counts.
     """
-    boots = group.gather_objects(boot_id())
-    offsets = np.zeros(group.world)
-    for peer, boot in enumerate(boots):
-        if boot != boots[0]:
-            offsets[peer] = _offset_to_peer(group, peer)
-    return np.asarray(group.broadcast(offsets))
+
+    host_of_rank: NDArray[np.int64]
+    first_ranks: NDArray[np.int64]
+    offsets_ns: NDArray[np.float64]
+    fresh_until_ns: int = 0
+
+
+def clock_offsets_ns(group: RankGroup) -> NDArray[np.float64]:
+    """What to subtract from each rank's clock to read rank 0's, in nanoseconds; shape ``(world,)`` (collective).
+
+    Ranks of one host share its clock exactly. For any other host, rank 0 and one rank there
+    exchange clock readings and keep the round with the least round trip, whose half bounds the error.
+    A reading is kept until ``READ_SHARE`` allows the next: for two hosts that is nearly every case,
+    for hundreds it is every minute or two. Between readings the clocks may part by their drift.
+    """
+    if group.clocks is None:
+        boots = group.gather_objects(boot_id())
+        _, first_ranks, host_of_rank = np.unique(boots, return_index=True, return_inverse=True)
+        group.clocks = ClockReading(host_of_rank, first_ranks, np.zeros(len(first_ranks)))
+    clocks = group.clocks
+    if len(clocks.first_ranks) > 1 and group.broadcast(time.perf_counter_ns() >= clocks.fresh_until_ns):
+        began = time.perf_counter_ns()
+        offsets = [_offset_to_peer(group, int(peer)) if peer else 0.0 for peer in clocks.first_ranks]
+        clocks.offsets_ns = np.asarray(group.broadcast(offsets))
+        ended = time.perf_counter_ns()
+        clocks.fresh_until_ns = ended + round((ended - began) / READ_SHARE)
+    return clocks.offsets_ns[clocks.host_of_rank]
 
 
 def _offset_to_peer(group: RankGroup, peer: int) -> float:

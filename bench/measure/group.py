@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from numpy.typing import NDArray
 
+    from bench.measure.clock import ClockReading
+
 
 class RankGroup:
     """Ranks that measure together.
@@ -19,7 +21,9 @@ class RankGroup:
 
     Attributes:
         rank, world: of this process.
+        control: process group of barriers and gathers; None in a world of one.
         data: process group for the workload's own traffic; None in a world of one.
+        clocks: what was read of the hosts' clocks (``bench.measure.clock``); None before the first reading.
     """
 
     def __init__(
@@ -34,14 +38,15 @@ class RankGroup:
         self.rank = rank
         self.world = world
         self.data = data
-        self._control = control
+        self.control = control
+        self.clocks: ClockReading | None = None
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
         if self.world > 1:
             import torch.distributed as dist
 
-            dist.barrier(group=self._control)
+            dist.barrier(group=self.control)
 
     def gather(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Every rank's array, stacked by rank: shape ``(world, *values.shape)``, float64, on all ranks.
@@ -55,7 +60,7 @@ class RankGroup:
 
         mine = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
         everyone = [torch.empty_like(mine) for _ in range(self.world)]
-        dist.all_gather(everyone, mine, group=self._control)
+        dist.all_gather(everyone, mine, group=self.control)
         return np.stack([part.numpy() for part in everyone])
 
     def gather_objects(self, value: Any) -> list[Any]:
@@ -65,7 +70,7 @@ class RankGroup:
         import torch.distributed as dist
 
         everyone: list[Any] = [None] * self.world
-        dist.all_gather_object(everyone, value, group=self._control)
+        dist.all_gather_object(everyone, value, group=self.control)
         return everyone
 
     def broadcast(self, value: Any) -> Any:
@@ -75,7 +80,7 @@ class RankGroup:
         import torch.distributed as dist
 
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self._control)
+        dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
     def send(self, value: int, peer: int) -> None:
@@ -83,7 +88,7 @@ class RankGroup:
         import torch
         import torch.distributed as dist
 
-        dist.send(torch.tensor([value], dtype=torch.int64), dst=peer, group=self._control)
+        dist.send(torch.tensor([value], dtype=torch.int64), dst=peer, group=self.control)
 
     def receive(self, peer: int) -> int:
         """Receive the 64-bit integer that ``peer`` sends."""
@@ -91,5 +96,5 @@ class RankGroup:
         import torch.distributed as dist
 
         box = torch.empty(1, dtype=torch.int64)
-        dist.recv(box, src=peer, group=self._control)
+        dist.recv(box, src=peer, group=self.control)
         return int(box.item())

@@ -14,8 +14,14 @@ class Progress:
 
     Attributes:
         phase: where the rank is in the case.
-        iteration: iterations begun in the case, warm-up included.
+        iteration: timed calls begun in the case, warm-up included, and a baseline's too.
+        ticks: how often the suite said in the case that long work of its own goes on (``Context.alive``).
     """
 
     phase: Phase = "idle"
     iteration: int = 0
+    ticks: int = 0
+
+    def tick(self) -> None:
+        """Count one sign of life."""
+        self.ticks += 1

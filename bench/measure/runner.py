@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.definitions import Ceiling, format_bytes
+from bench.definitions import format_bytes
 from bench.hardware import available_memory_bytes
 from bench.measure.progress import Progress
 from bench.measure.sampling import sample
@@ -15,10 +17,13 @@ from bench.store.row import Row, Status, utc_now
 from bench.suite import Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from bench.definitions import Ceiling, Definition, Work
     from bench.measure.sampling import Sampling, Timing
-    from bench.suite import Context, Metric, Site, Suite, Workload
+    from bench.suite import Context, Site, Suite, Workload
 
 SIGNIFICANT_DIGITS = 7
 
@@ -50,8 +55,8 @@ def _blank_rows(suite: Suite, case: Case, site: Site) -> list[Row]:
             row_id=-1,
             suite=suite.name,
             method_version=suite.method_version,
-            case=placed.id,
-            params=dict(placed.params),
+            case=metric.case_of(placed).id,
+            params=dict(metric.case_of(placed).params),
             metric=metric.name,
             unit=metric.unit,
             better=metric.better,
@@ -76,34 +81,56 @@ def unmeasured_rows(suite: Suite, case: Case, site: Site, status: Status, reason
 def run_case(
     suite: Suite, case: Case, context: Context, sampling: Sampling, progress: Progress | None = None
 ) -> list[Row]:
-    """Set up, time and check one case (collective); the same rows on every rank.
+    """Set up, time and check one case (collective).
+
+    Every rank gets the same rows, but for what its own workload observed: rank 0's count.
 
     Raises:
         Exception: whatever the suite raises; the group is then in an unknown state.
     """
     progress = progress or Progress()
-    progress.phase, progress.iteration = "setup", 0
+    progress.phase, progress.iteration, progress.ticks = "setup", 0, 0
     site, group = context.site, context.group
-    # Rank 0 decides for all, so that a reason that differs between hosts cannot part the group.
-    skip = group.broadcast(suite.skip_reason(case, site) or _memory_reason(suite, case, site))
+    skip = _first_reason(group.gather_objects(suite.skip_reason(case, site) or memory_reason(suite, case, site)))
     if skip:
         return unmeasured_rows(suite, case, site, "skipped", skip)
     rows = _blank_rows(suite, case, site)
-    workload = suite.setup(case, context)
+    workload = suite.setup(case, replace(context, alive=progress.tick))
     try:
         progress.phase = "measure"
-        timing = sample(workload.run, counted(workload.prepare, progress), sampling, group, site.device)
+        prepare = counted(workload.prepare, progress)
+        timing = sample(workload.run, prepare, sampling, group, site.device, workload.baseline)
         progress.phase = "check"
         wrong = group.gather(np.array([workload.check()], dtype=np.float64))[:, 0]
         _fill(rows, suite, case, workload, timing, wrong, group.world)
     finally:
         workload.close()
+    if site.device == "cuda":
+        del workload, prepare
+        _return_device_memory()
     progress.phase = "done"
     return rows
 
 
+def _first_reason(reasons: Sequence[str | None]) -> str | None:
+    """The first rank's that has one: hosts differ, and a case that one of them cannot take is skipped by all."""
+    for rank, reason in enumerate(reasons):
+        if reason:
+            return f"{reason} (rank {rank})" if rank else reason
+    return None
+
+
+def _return_device_memory() -> None:
+    """Give what torch keeps of the ended case back to the device, or the next case would not find it free."""
+    import torch
+
+    # A workload may refer to itself; its tensors then wait for the collector.
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def counted(prepare: Callable[[], None], progress: Progress) -> Callable[[], None]:
-    """``prepare``, and a count of the iterations begun: what the harness does before each timed window."""
+    """``prepare``, and a count of the calls begun: what the harness does before each timed window."""
 
     def count_and_prepare() -> None:
         progress.iteration += 1
@@ -112,15 +139,16 @@ def counted(prepare: Callable[[], None], progress: Progress) -> Callable[[], Non
     return count_and_prepare
 
 
-def _memory_reason(suite: Suite, case: Case, site: Site) -> str | None:
+def memory_reason(suite: Suite, case: Case, site: Site) -> str | None:
     """Why the rank's GPU, or this host for all its ranks, has too little memory for the case; or None."""
+    needed = suite.memory_bytes(case, site)
     if site.device == "cuda":
         import torch
 
-        needed, free, whose = suite.memory_bytes(case), torch.cuda.mem_get_info()[0], "on the GPU"
+        free, whose = torch.cuda.mem_get_info()[0], "on the GPU"
     else:
         ranks = site.ranks_on_host
-        needed, free, whose = suite.memory_bytes(case) * ranks, available_memory_bytes(), f"for {ranks} rank(s) here"
+        needed, free, whose = needed * ranks, available_memory_bytes(), f"for {ranks} rank(s) here"
     if needed <= free:
         return None
     return f"needs {format_bytes(needed)} of memory {whose}, {format_bytes(free)} are free"
@@ -132,66 +160,88 @@ def _fill(
     case: Case,
     workload: Workload,
     timing: Timing,
-    wrong: np.ndarray[Any, np.dtype[np.float64]],
+    wrong: NDArray[np.float64],
     world: int,
 ) -> None:
     """Turn timing, observations and the check's outcome into the rows' values."""
     observed = workload.observations()
     total_wrong = int(wrong.sum())
-    metrics = suite.metrics_for(case)
-    for row, metric in zip(rows, metrics, strict=True):
+    verdicts = []
+    for row, metric in zip(rows, suite.metrics_for(case), strict=True):
         row.wrong, row.warmup, row.stop_reason = total_wrong, timing.warmup, str(timing.stop_reason)
         row.entry_skew = _rounded(timing.entry_skew_us)
-        if metric.definition.value is None:
-            _fill_observed(row, observed.get(metric.name, ()))
+        definition = metric.definition
+        if definition.value or definition.against_baseline:
+            verdict = _fill_timed(row, definition, workload.work, timing)
         else:
-            _fill_timed(row, metric, workload, timing)
+            verdict = _fill_observed(row, metric.key, observed)
+        verdicts.append(verdict or _judge(row, workload.work.ceilings.get(metric.key)))
     if total_wrong:
         ranks = ", ".join(str(rank) for rank in np.flatnonzero(wrong))
-        verdicts: list[_Verdict] = [("failed", f"{total_wrong} wrong element(s), on rank(s) {ranks}")] * len(rows)
-    else:
-        verdicts = [_judge(row, workload.work.ceilings.get(row.metric), suite.distributed, world) for row in rows]
+        verdicts = [("failed", f"{total_wrong} wrong element(s), on rank(s) {ranks}")] * len(rows)
+    elif suite.distributed and world == 1:
+        verdicts = [("invalid", "a world of one rank moves no data")] * len(rows)
     # The metrics of a case are one measurement: if its time makes one of them impossible, it is wrong for all.
     impossible = next((verdict for verdict in verdicts if verdict[0] == "invalid"), None)
     for row, verdict in zip(rows, verdicts, strict=True):
         _apply(row, impossible or verdict)
 
 
-def _fill_observed(row: Row, samples: Sequence[float]) -> None:
-    """A metric that the workload observed itself."""
+def _fill_observed(row: Row, key: str, observed: Mapping[str, Sequence[float]]) -> _Verdict | None:
+    """A metric that the workload observed itself; why it has no value, or None."""
+    samples = observed.get(key, ())
+    if not len(samples):
+        return "failed", f"the workload gave no sample of {key}"
+    if not np.isfinite(samples).all():
+        unfit = next(sample_value for sample_value in samples if not math.isfinite(sample_value))
+        return "failed", f"the workload gave {unfit} as a sample of {key}"
     row.samples = [_rounded(sample_value) for sample_value in samples]
     row.n = len(row.samples)
-    row.value = float(np.median(samples)) if row.n else math.nan
+    row.value = float(np.median(samples))
+    return None
 
 
-def _fill_timed(row: Row, metric: Metric, workload: Workload, timing: Timing) -> None:
-    """A metric that follows from the duration: median of the slowest rank's, and each rank's own."""
-    value_of = metric.definition.value
-    assert value_of is not None
-    work, medians = workload.work, timing.rank_medians
-    slowest = timing.slowest
-    if float(slowest.min()) <= 0:
-        row.value = math.inf
-        return
-    row.samples = [_rounded(value_of(float(seconds), work)) for seconds in slowest]
-    row.n = len(row.samples)
-    row.value = value_of(float(np.median(slowest)), work)
-    row.rank_min = _rounded(value_of(float(medians.min()), work))
-    row.rank_median = _rounded(value_of(float(np.median(medians)), work))
-    row.rank_max = _rounded(value_of(float(medians.max()), work))
-    row.slowest_rank = int(medians.argmax())
+def _fill_timed(row: Row, definition: Definition, work: Work, timing: Timing) -> _Verdict | None:
+    """A metric that follows from durations; why it has no value, or None.
 
-
-def _judge(row: Row, ceiling: Ceiling | None, distributed: bool, world: int) -> _Verdict:
-    """Accept the value, or say why it is none: impossible values never become numbers."""
-    value = row.value
-    if distributed and world == 1:
-        return "invalid", "a world of one rank moves no data"
-    if value is None or math.isnan(value):
-        return "skipped", f"{row.metric} is not known for this case here"
-    if math.isinf(value):
+    Its value is that of the medians, over iterations, of the slowest rank's durations: run's, and
+    the baseline's where the definition compares the two. Each rank's number is that of its own medians.
+    """
+    durations = [timing.seconds]
+    if definition.against_baseline:
+        if timing.baseline_seconds is None:
+            return "failed", f"the workload has no baseline, and {row.metric} compares with one"
+        durations.append(timing.baseline_seconds)
+    if any(_too_short(seconds) for seconds in durations):
         return "invalid", "an iteration was shorter than the clock can tell"
-    if ceiling is not None and value > ceiling.value:
+    value_of: Callable[..., float] | None = definition.against_baseline or definition.value
+    assert value_of is not None
+    slowest = [seconds.max(axis=0) for seconds in durations]
+    medians = [np.median(seconds, axis=1) for seconds in durations]
+    fastest_rank, slowest_rank = int(medians[0].argmin()), int(medians[0].argmax())
+    row.value = value_of(*(float(np.median(seconds)) for seconds in slowest), work)
+    if math.isnan(row.value) and work.bound_seconds is None:
+        return "skipped", f"{row.metric} is not known for this case here"
+    if not math.isfinite(row.value):
+        return "failed", f"{definition.id} gives {row.value} for this workload"
+    row.samples = [_rounded(value_of(*map(float, seconds), work)) for seconds in zip(*slowest, strict=True)]
+    row.n = len(row.samples)
+    row.rank_min = _rounded(value_of(*(float(median[fastest_rank]) for median in medians), work))
+    row.rank_median = _rounded(value_of(*(float(np.median(median)) for median in medians), work))
+    row.rank_max = _rounded(value_of(*(float(median[slowest_rank]) for median in medians), work))
+    row.slowest_rank = slowest_rank
+    return None
+
+
+def _too_short(seconds: NDArray[np.float64]) -> bool:
+    """True if an iteration, or a rank's median, took no time that the clock could tell; shape ``(world, n)``."""
+    return bool(seconds.max(axis=0).min() <= 0 or np.median(seconds, axis=1).min() <= 0)
+
+
+def _judge(row: Row, ceiling: Ceiling | None) -> _Verdict:
+    """Accept the value, unless the hardware cannot do so much."""
+    value = row.value
+    if ceiling is not None and value is not None and value > ceiling.value:
         return (
             "invalid",
             f"{row.metric} of {value:.4g} {row.unit} is above the {ceiling.value:.4g} possible here ({ceiling.source})",

@@ -13,10 +13,9 @@ from bench.errors import UsageError
 from bench.measure.clock import clock_offsets_ns, loop_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
+    from bench.measure.clock import Call
     from bench.measure.group import RankGroup
     from bench.suite import Preset
 
@@ -24,8 +23,10 @@ SECOND_NS = 1_000_000_000
 BATCHES_IN_MIN_TIME = 4
 STABLE_CHECKS = 4
 STABLE_CHANGE = 0.05
-STABLE_TARGET_FACTOR = 5
+STABLE_TARGET_FACTOR = 2
 MEDIAN_Z = 1.96
+LEAST_INDEPENDENT = 6
+"""Of fewer samples, not even the least and the largest hold the median between them with 95 %."""
 
 
 class StopReason(StrEnum):
@@ -47,7 +48,8 @@ class Sampling:
     """When to stop measuring a case.
 
     Attributes:
-        min_time_ns, max_time_ns: least and most time in timed iterations, set-up excluded.
+        min_time_ns, max_time_ns: least and most time in iterations after the warm-up, with what
+            precedes each timed window (``prepare``, barrier); set-up and checks excluded.
         min_samples, max_samples: least and most number of iterations; one iteration that outlasts
             ``max_time_ns`` is enough.
         target: converged once the 95 % confidence interval of the median reaches no further than
@@ -100,12 +102,15 @@ class Timing:
         entry_ns: start of each iteration, on rank 0's clock, shape ``(world, n)``.
         warmup: iterations before the first sample.
         stop_reason: why sampling ended.
+        baseline_seconds: duration of the baseline in each iteration on each rank, shape
+            ``(world, n)``; None without a baseline.
     """
 
     seconds: NDArray[np.float64]
     entry_ns: NDArray[np.float64]
     warmup: int
     stop_reason: StopReason
+    baseline_seconds: NDArray[np.float64] | None = None
 
     @property
     def slowest(self) -> NDArray[np.float64]:
@@ -128,32 +133,35 @@ def median_half_width(samples: NDArray[np.float64]) -> float:
 
     The interval is between order statistics, so it assumes no distribution. Samples of one run
     follow each other closely, which makes them worth fewer independent ones: their number is
-    reduced by the lag-1 autocorrelation of the ranks, never raised. Infinite below 6 samples,
-    where no pair of order statistics covers 95 %.
+    reduced by the lag-1 autocorrelation of their ranks, never raised. Infinite where fewer than
+    ``LEAST_INDEPENDENT`` remain.
     """
     n = len(samples)
-    if n < 6:
+    independent = n / _inflation(samples) if n else 0.0
+    median = float(np.median(samples)) if n else 0.0
+    if independent < LEAST_INDEPENDENT or median <= 0:
         return math.inf
-    effective = max(6.0, n / _inflation(samples))
     ordered = np.sort(samples)
-    median = float(np.median(ordered))
-    if median <= 0:
-        return math.inf
     # Binomial bounds on the median's rank, as shares of the sample, with the reduced count.
-    share = MEDIAN_Z / (2 * math.sqrt(effective))
+    share = MEDIAN_Z / (2 * math.sqrt(independent))
     low = ordered[max(0, math.floor(n * (0.5 - share)))]
     high = ordered[min(n - 1, math.ceil(n * (0.5 + share)))]
     return float(max(high - median, median - low) / median)
 
 
 def _inflation(samples: NDArray[np.float64]) -> float:
-    """How many samples are worth one independent one, from the lag-1 rank autocorrelation; >= 1."""
-    ranks = np.argsort(np.argsort(samples, kind="stable"), kind="stable").astype(np.float64)
-    ranks -= ranks.mean()
+    """How many samples are worth one independent one, from the lag-1 rank autocorrelation; >= 1, maybe infinite."""
+    n = len(samples)
+    # Equal samples share the mean of their ranks: a coarse clock makes many of them, and their order means nothing.
+    _, which, counts = np.unique(samples, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[which] - (n + 1) / 2
     variance = float(ranks @ ranks)
-    correlation = float(ranks[:-1] @ ranks[1:]) / variance if variance > 0 else 0.0
-    correlation = min(max(correlation, 0.0), 0.95)
-    return (1 + correlation) / (1 - correlation)
+    if variance == 0:
+        return 1.0
+    correlation = float(ranks[:-1] @ ranks[1:]) / variance
+    # The estimate from n samples is too small by (1 + 3 r) / n in the mean (Kendall 1954).
+    correlation = max(0.0, correlation + (1 + 3 * correlation) / n)
+    return (1 + correlation) / (1 - correlation) if correlation < 1 else math.inf
 
 
 class StopRule:
@@ -168,7 +176,7 @@ class StopRule:
 
         Args:
             samples: all durations so far, seconds, in order.
-            elapsed_ns: time in iterations so far, barriers included.
+            elapsed_ns: time in iterations so far, with what precedes each timed window.
         """
         sampling, n = self._sampling, len(samples)
         half_width = median_half_width(samples)
@@ -191,49 +199,68 @@ class StopRule:
 
 
 def sample(
-    run: Callable[[], None],
-    prepare: Callable[[], None],
+    run: Call,
+    prepare: Call,
     sampling: Sampling,
     group: RankGroup,
     device: str = "cpu",
+    baseline: Call | None = None,
 ) -> Timing:
     """Warm up and time ``run`` on all ranks of ``group`` together (collective).
 
-    Each iteration is: ``prepare``, a barrier, then the timed ``run``. After each batch the ranks
-    exchange their durations, so that all of them see the slowest rank's and stop together.
+    Each iteration is: ``prepare``, a barrier, then the timed ``run``; with a baseline, the same
+    again for it, and the two take turns at going first. After each batch the ranks exchange their
+    durations, so that all of them see the slowest rank's and stop together; the baseline's have no say.
     """
     loop = loop_for(device)
-    offsets = clock_offsets_ns(group)[:, np.newaxis] if group.world > 1 else np.zeros((1, 1))
+    offsets = clock_offsets_ns(group)[:, np.newaxis]
 
-    def before() -> None:
-        prepare()
-        group.barrier()
+    def batch(first: int, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Iterations ``first`` to ``first + n``.
 
-    def batch(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Durations (s), entries on rank 0's clock (ns), and the batch's own time (ns)."""
-        entries, durations = loop(run, before if group.world > 1 else prepare, n)
+        Returns:
+            durations of run (and the baseline), s, shape ``(1 or 2, world, n)``; entries of run on
+            rank 0's clock, ns, shape ``(world, n)``; and the batch's own time, ns.
+        """
+        places = _places(first, n) if baseline else np.arange(n)[np.newaxis]
+        calls = [baseline or run] * places.size
+        for place in places[0]:
+            calls[place] = run
+        entries, durations = loop(calls, prepare, group.barrier)
         everyone = group.gather(np.array([entries, durations], dtype=np.float64))
         starts, lengths = everyone[:, 0] - offsets, everyone[:, 1]
-        spent = float((starts + lengths).max() - starts.min()) if n else 0.0
-        return lengths / SECOND_NS, starts, spent
+        spent = float((starts + lengths).max() - starts.min())
+        by_call = np.stack([lengths[:, place] for place in places]) / SECOND_NS
+        return by_call, starts[:, places[0]], spent
 
     warmup, spent, iteration_ns = 0, 0.0, 1.0
     while warmup < sampling.warmup_samples or spent < sampling.warmup_time_ns:
         count = 1 if warmup == 0 else max(1, min(warmup, int((sampling.warmup_time_ns - spent) / iteration_ns)))
-        _, _, batch_ns = batch(count)
+        _, _, batch_ns = batch(warmup, count)
         warmup, spent, iteration_ns = warmup + count, spent + batch_ns, max(1.0, batch_ns / count)
         if spent >= sampling.max_time_ns:
             break
 
     rule, reason, elapsed = StopRule(sampling), None, 0.0
-    seconds, entries = np.empty((group.world, 0)), np.empty((group.world, 0))
+    seconds, entries = np.empty((2 if baseline else 1, group.world, 0)), np.empty((group.world, 0))
     while reason is None:
+        n = seconds.shape[-1]
         wanted = int(sampling.min_time_ns / BATCHES_IN_MIN_TIME / iteration_ns)
         left = int((sampling.max_time_ns - elapsed) / iteration_ns) + 1
-        count = max(1, min(wanted, left, sampling.max_samples - seconds.shape[1]))
-        lengths, starts, batch_ns = batch(count)
-        seconds, entries = np.hstack([seconds, lengths]), np.hstack([entries, starts])
+        count = max(1, min(wanted, left, sampling.max_samples - n))
+        by_call, starts, batch_ns = batch(n, count)
+        seconds, entries = np.concatenate([seconds, by_call], axis=-1), np.hstack([entries, starts])
         elapsed += batch_ns
-        iteration_ns = max(1.0, elapsed / seconds.shape[1])
-        reason = rule.decide(seconds.max(axis=0), elapsed)
-    return Timing(seconds, entries, warmup, reason)
+        iteration_ns = max(1.0, elapsed / (n + count))
+        reason = rule.decide(seconds[0].max(axis=0), elapsed)
+    return Timing(seconds[0], entries, warmup, reason, seconds[1] if baseline else None)
+
+
+def _places(first: int, n: int) -> NDArray[np.int64]:
+    """Where run and the baseline stand among the calls of iterations ``first`` to ``first + n``; shape ``(2, n)``.
+
+    Run goes first in even iterations, the baseline in odd ones.
+    """
+    iterations = np.arange(n)
+    run_at = 2 * iterations + (first + iterations) % 2
+    return np.stack([run_at, run_at ^ 1])

@@ -61,6 +61,8 @@ class SuiteCharts {
     this.onFilter = onFilter;
     this.metric = this.metricsWithValues()[0];
     this.band = "quartiles";
+    /** Linear or log by metric, where the reader chose; else as `scaleOf` says. */
+    this.scales = new Map();
     this.controls = make("div", "controls");
     container.append(this.controls);
     this.views = suite.views.map((view) => {
@@ -77,16 +79,29 @@ class SuiteCharts {
     return this.suite.metrics.filter((metric) => metric.rows.value.filter((value) => value !== null).length > 1);
   }
 
+  /** Scale of the value axis: times span decades, so that small sizes would lie on the axis. */
+  scaleOf(metric) {
+    return this.scales.get(metric) ?? (metric.log ? "log" : "linear");
+  }
+
   fillControls() {
     const metrics = this.metricsWithValues();
+    const hasCurves = this.suite.views.some((view) => view.kind === "curves");
     if (metrics.length > 1) {
       this.addChoice("Metric", metrics.map((metric) => metric.name), this.metric.name, (name) => {
         this.metric = this.suite.metricOf.get(name);
+        press(scaleButtons, this.scaleOf(this.metric));
         this.draw();
       });
     }
     const hasRanks = metrics.some((metric) => metric.rows.fastest.some((value, index) => value !== metric.rows.slowest[index]));
-    if (hasRanks && this.suite.views.some((view) => view.kind === "curves")) {
+    const scaleButtons = hasCurves
+      ? this.addChoice("y axis", ["linear", "log"], this.scaleOf(this.metric), (name) => {
+          this.scales.set(this.metric, name);
+          this.draw();
+        })
+      : [];
+    if (hasRanks && hasCurves) {
       this.addChoice("Band", ["quartiles", "ranks", "none"], this.band, (name) => {
         this.band = name;
         this.draw();
@@ -103,11 +118,12 @@ class SuiteCharts {
     group.append(make("span", "label", title));
     const buttons = names.map((name) => make("button", "", name, { type: "button", "aria-pressed": String(name === chosen) }));
     buttons.forEach((button, place) => button.addEventListener("click", () => {
-      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+      press(buttons, names[place]);
       choose(names[place]);
     }));
     group.append(...buttons);
     this.controls.append(group);
+    return buttons;
   }
 
   addFilter(param) {
@@ -141,6 +157,8 @@ class SuiteCharts {
     const styles = view.kind === "heat" ? null : seriesStyles(this.suite, view, cases);
     if (view.kind === "heat") block.append(this.scale(cases));
     else if (styles.size > 1) block.append(this.legend(state, styles));
+    const marks = view.kind === "curves" ? this.marks(cases) : "";
+    if (marks) block.append(make("p", "quiet marks", marks));
     const emulated = (panel) => Boolean(this.suite.emulated[panel.cases[0]]);
     const panels = this.suite.groups(view.panels, cases).sort((left, right) => emulated(left) - emulated(right));
     const shown = panels.slice(0, state.panelsShown);
@@ -192,7 +210,7 @@ class SuiteCharts {
       role: "img", "aria-label": `${metric.name} over ${view.x}: ${title}; the numbers are in the table below`,
     });
     figure.append(caption, plot);
-    const options = { hidden: state.hidden, band: this.band };
+    const options = { hidden: state.hidden, band: this.band, scale: this.scaleOf(metric) };
     if (view.kind === "heat") {
       const range = valueRange(metric, cases);
       addPlot(plot, () => heatFigure(suite, view, metric, panel, range));
@@ -216,8 +234,19 @@ class SuiteCharts {
       });
       list.append(button);
     }
-    if (this.metric.rows.fit && state.view.kind === "curves") list.append(make("span", "quiet", "dotted: fit"));
     return list;
+  }
+
+  /** What the curves' marks mean, of those that are drawn. */
+  marks(cases) {
+    const { rows } = this.metric;
+    const meanings = [];
+    const some = (column) => cases.some((index) => column[index] !== null);
+    if (this.band === "quartiles" && some(rows.low)) meanings.push("Band: first to third quartile of the samples.");
+    if (this.band === "ranks" && some(rows.fastest)) meanings.push("Band: fastest to slowest rank.");
+    if (rows.fit && some(rows.fit)) meanings.push("Dotted line: the fit, latency + bytes / bandwidth.");
+    if (cases.some((index) => !rows.settled[index])) meanings.push("Hollow marker: did not settle.");
+    return meanings.join(" ");
   }
 
   /** The colour scale of a view's heat maps. */
@@ -231,6 +260,11 @@ class SuiteCharts {
     );
     return scale;
   }
+}
+
+/** Mark the button with that text as the chosen one. */
+function press(buttons, text) {
+  buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === text)));
 }
 
 function valueRange(metric, cases) {

@@ -83,7 +83,7 @@ function curvesFigure(suite, view, metric, panel, styles, options) {
   }
   const layout = baseLayout(theme, PLOT_HEIGHT);
   layout.xaxis = { ...layout.xaxis, ...axisOf(suite, view, panel.cases), title: { text: plotText(view.x), standoff: 6 } };
-  layout.yaxis = { ...layout.yaxis, ...valueAxis(metric, data) };
+  layout.yaxis = { ...layout.yaxis, ...valueAxis(metric, data, options.scale) };
   return { data, layout };
 }
 
@@ -194,23 +194,24 @@ function thinned(first, last) {
   return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, place) => first + place * step);
 }
 
-function valueAxis(metric, data) {
+/** Value axis in logarithms, or from zero. */
+function valueAxis(metric, data, scale) {
   const title = { text: axisTitle(metric), standoff: 8 };
-  if (!metric.log) return { title, rangemode: "tozero" };
+  if (scale === "linear") return { title, rangemode: "tozero" };
   const values = data.flatMap((trace) => trace.y).filter((value) => value > 0);
   if (!values.length) return { title };
   const low = Math.min(...values);
   const high = Math.max(...values);
-  const multiples = high / low > 30 ? [1] : high / low > 4 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9];
+  const multiples = high / low > 300 ? [1] : high / low > 4 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9];
   const tickvals = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
     for (const multiple of multiples) tickvals.push(multiple * 10 ** power);
   }
-  return { title, type: "log", ...ticksAt(tickvals, (value) => formatDuration(value, metric.unit)) };
+  return { title, type: "log", ...ticksAt(tickvals, formatTick) };
 }
 
 function axisTitle(metric) {
-  const unit = metric.log ? "" : unitSign(metric.unit);
+  const unit = unitSign(metric.unit);
   return plotText(unit ? `${metric.name}, ${unit}` : metric.name);
 }
 

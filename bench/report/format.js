@@ -29,13 +29,15 @@ function unitSign(unit) {
   return { us: "µs", ratio: "", count: "" }[unit] ?? unit;
 }
 
-/** A duration given in `unit` in the unit that suits its size: ticks of a time axis. */
-function formatDuration(value, unit) {
-  const seconds = value * { ns: 1e-9, us: 1e-6, s: 1 }[unit];
-  for (const [sign, factor] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]]) {
-    if (seconds >= factor * 0.9999) return `${Number((seconds / factor).toPrecision(3))} ${sign}`;
-  }
-  return `${Number((seconds / 1e-9).toPrecision(3))} ns`;
+/** `1 row`, `2 rows`: the noun in the number that goes with `count`. */
+function counted(count, noun) {
+  return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** A tick of a logarithmic axis: the number as short as it can be. */
+function formatTick(value) {
+  const short = Number(value.toPrecision(2));
+  return short < 1e-4 || short >= 1e6 ? short.toExponential() : short.toLocaleString("en-US", { maximumFractionDigits: 6 });
 }
 
 /** Text that Plotly shows as it is: it reads a little HTML in labels otherwise. */

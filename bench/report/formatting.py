@@ -44,7 +44,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 def is_size(name: str) -> bool:
     """True for parameters that hold bytes: rows keep no axis kinds, so the name tells."""
-    return name == "bytes" or name.endswith("_bytes")
+    return name == "bytes" or name.startswith("bytes_") or name.endswith("_bytes")
 
 
 def parameter(name: str, value: Value) -> str:

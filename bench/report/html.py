@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from bench.errors import BenchError
 from bench.report.cases import gather
-from bench.report.formatting import counted
+from bench.report.formatting import counted, percent
 from bench.report.headlines import headlines
 from bench.report.layout import suite_order
 from bench.report.markup import Markup, element, joined
-from bench.report.payload import break_even_table, fit_table, suite_payload, to_json
+from bench.report.payload import POOR_RESIDUAL, break_even_table, fit_table, suite_payload, to_json
 from bench.report.problems import problems
 from bench.report.sections import (
     anchor,
@@ -31,7 +31,7 @@ from bench.report.sections import (
     run_list,
     verdict_line,
 )
-from bench.report.verdict import Verdict
+from bench.report.verdict import Verdict, missing_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from bench.report.cases import SuiteResults
     from bench.store.row import Row, RunRecord
 
+FIT_TEXT = (
+    "Fitted to the measured points: duration = latency + bytes / bandwidth, in one or two pieces. A residual is the "
+    "relative error of the fit at a measured point. Where the worst one is above "
+    f"{percent(POOR_RESIDUAL)} the fit is poor: it is marked ~, and tells little more than the order of magnitude."
+)
 NOTHING_ELSE = "form-action 'none'; base-uri 'none'"
 SCRIPTS = ("format.js", "suite.js", "figures.js", "charts.js", "table.js", "page.js")
 """The report's own scripts, in an order in which each uses only what comes before it."""
@@ -94,23 +99,21 @@ def render(
     }
     own = '(function () {\n"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS) + "\n})();"
     scripts = [get_plotlyjs(), own] if any(suite["views"] for suite in plotted) else [own]
-    fitted = [element("div", id="fits-table")] if data["fits"] else []
-    if data["breakEven"]:
-        fitted.append(element("div", id="break-even-table"))
+    fitted = _fits_section(suites, runs, profile, bool(data["fits"]), bool(data["breakEven"]))
     return Template(_asset("report.html")).substitute(
         policy=_policy(scripts),
         title=joined([title]),
         styles=_asset("report.css"),
         subtitle=_subtitle(runs),
-        verdict=verdict_line(Verdict.of(suites)),
+        verdict=verdict_line(Verdict.of(suites, runs)),
         emulated=_emulated_note(suites, runs),
         navigation=_navigation(suites, len(causes), bool(fitted)),
         cards=cards(headlines(suites)),
         problems=problem_list(causes),
-        fits=_fits_section(fitted),
+        fits=fitted,
         suites=joined(_suite_section(suite) for suite in suites),
         environment=environments(runs),
-        runs=run_list(runs),
+        runs=run_list(runs, missing_cases((case for suite in suites for case in suite.cases), runs)),
         definitions=definition_list(suites),
         legend=legend(),
         data=to_json(data),
@@ -170,21 +173,28 @@ def _navigation(suites: Iterable[SuiteResults], causes: int, fitted: bool) -> Ma
     )
 
 
-def _fits_section(tables: Sequence[Markup]) -> Markup:
-    if not tables:
-        return Markup("")
-    return element(
-        "section",
-        element("h2", "Fitted latency and bandwidth"),
-        element(
-            "p",
-            "Fitted to the measured points: duration = latency + bytes / bandwidth, in one or two pieces. The worst "
-            "residual is the largest relative error of the fit at a measured point.",
-            class_="quiet",
-        ),
-        *tables,
-        id="fits",
-    )
+def _fits_section(
+    suites: Iterable[SuiteResults],
+    runs: Sequence[RunRecord],
+    profile: PlatformProfile | None,
+    fits: bool,
+    break_even: bool,
+) -> Markup:
+    """The places of the tables, or why there are none; nothing where there is nothing to fit."""
+    parts = []
+    if profile is None and len(runs) > 1 and any(map(_has_a_curve, suites)):
+        text = f"No fits: a fit describes one run, and this report holds {len(runs)}. The report of one run has them: "
+        parts.append(element("p", text, element("code", "bench report RUN --html FILE"), class_="quiet"))
+    if fits:
+        parts += [element("p", FIT_TEXT, class_="quiet"), element("div", id="fits-table")]
+    if break_even:
+        parts.append(element("div", id="break-even-table"))
+    return element("section", element("h2", "Fitted latency and bandwidth"), *parts, id="fits") if parts else Markup("")
+
+
+def _has_a_curve(suite: SuiteResults) -> bool:
+    """Whether latencies over sizes are there, which is what fits are made of."""
+    return "bytes" in suite.varying and any(metric.name == "latency" for metric in suite.metrics)
 
 
 def _suite_section(suite: SuiteResults) -> Markup:

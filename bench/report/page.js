@@ -83,7 +83,7 @@ function caseDetails(suite, row) {
   }
   const scroll = make("div", "scroll");
   scroll.append(table);
-  box.append(scroll);
+  box.append(scrollHint(scroll), scroll);
   return box;
 }
 
@@ -130,19 +130,37 @@ function rangeText(record, format) {
 
 function fillFits({ rows, shared }, place) {
   const number = (key, title, unit = "") => recordColumn(rows, key, title, { unit, numeric: true, format: (value) => formatNumber(value) });
-  const share = (key, title) => recordColumn(rows, key, title, { numeric: true, format: formatPercent });
+  // A poor fit has no digits to spare: two, behind the mark of a number not to rely on.
+  const fitted = (key, title, unit) => recordColumn(rows, key, title, {
+    unit, numeric: true,
+    text: (row) => {
+      const { [key]: value, poor } = rows[row];
+      return poor ? `~${formatNumber(Number(value.toPrecision(2)), 2)}` : formatNumber(value);
+    },
+  });
+  const ranksText = ({ ranks, nodes }) => (nodes > 1 ? `${ranks} on ${nodes} nodes` : String(ranks));
   const columns = [
-    recordColumn(rows, "curve", "curve"), number("ranks", "ranks"),
-    number("alpha_us", "latency", "µs"), number("beta", "bandwidth", "GB/s"),
-    share("worst", "worst residual"), share("median", "median residual"),
-    recordColumn(rows, "from", "sizes", { numeric: true, text: (row) => rangeText(rows[row], formatBytes) }),
-    recordColumn(rows, "scope", "scope", {
+    recordColumn(rows, "curve", "curve", {
+      wrap: true,
       fill: (row, cell) => {
         if (rows[row].lab) cell.append(make("span", "badge emulated", "emulated", { title: rows[row].lab }));
+        if (rows[row].note) cell.append(make("small", "note", rows[row].note));
       },
     }),
-    number("nodes", "nodes"), number("points", "points"),
-    number("base_us", "least measured", "µs"), number("peak", "best busbw", "GB/s"), recordColumn(rows, "note", "note"),
+    recordColumn(rows, "ranks", "ranks", { numeric: true, wrap: true, text: (row) => ranksText(rows[row]) }),
+    recordColumn(rows, "from", "sizes", {
+      numeric: true, text: (row) => rangeText(rows[row], formatBytes),
+      fill: (row, cell) => cell.append(make("small", "note", counted(rows[row].points, "point"))),
+    }),
+    fitted("alpha_us", "latency", "µs"), fitted("beta", "bandwidth", "GB/s"),
+    recordColumn(rows, "worst", "residual", {
+      unit: "worst, median", numeric: true,
+      text: (row) => (rows[row].worst === undefined ? "" : `${formatPercent(rows[row].worst)}, ${formatPercent(rows[row].median)}`),
+      fill: (row, cell) => {
+        if (rows[row].poor) cell.append(make("br"), make("span", "chip poor", "poor fit"));
+      },
+    }),
+    number("base_us", "least measured", "µs"), number("peak", "best busbw", "GB/s"),
   ];
   if (Object.keys(shared).length) place.append(sharedLine("Same in all curves: ", shared));
   place.append(new DataTable(columns, rows.length, { caption: "Fitted latency and bandwidth" }).element);
@@ -188,6 +206,7 @@ const sections = document.querySelectorAll("section.suite");
 report.suites.forEach((payload, place) => fillSuite(new Suite(payload), sections[place]));
 if (report.fits) fillFits(report.fits, document.getElementById("fits-table"));
 if (report.breakEven) fillBreakEven(report.breakEven, document.getElementById("break-even-table"));
+document.querySelectorAll("main > section > .scroll").forEach((scroll) => scroll.before(scrollHint(scroll)));
 followScrolling();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawPlots);
 addEventListener("beforeprint", () => setPrinting(true));

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from bench.store.row import Row, Value
 
 SIGNIFICANT_DIGITS = 6
-SEPARATE = ("scope", "lab", "ranks", "nodes")
-"""Of a fitted curve's identity, what has a column of its own."""
+POOR_RESIDUAL = 0.5
+"""A fit that is off by more than this share at a measured point is marked as poor."""
+PLACE = ("lab", "ranks", "nodes")
+"""Of a fitted curve's identity, what is not in its name."""
 
 
 def suite_payload(suite: SuiteResults, profile: PlatformProfile | None = None) -> dict[str, Any]:
@@ -58,10 +60,10 @@ def fit_table(profile: PlatformProfile | None) -> dict[str, Any] | None:
     shared = _shared(identities)
     rows = []
     for curve, identity in zip(profile.collectives, identities, strict=True):
-        told = [value for name, value in identity.items() if name not in shared and name not in SEPARATE and value]
+        told = [value for name, value in identity.items() if name not in shared and value]
         row: dict[str, Any] = {
             "curve": " · ".join(told),
-            **{name: identity[name] for name in SEPARATE},
+            **{name: getattr(curve, name) for name in PLACE},
             "base_us": _short(curve.base_latency_us),
             "peak": _short(curve.peak_busbw_gb_s),
             "points": len(curve.points),
@@ -72,6 +74,7 @@ def fit_table(profile: PlatformProfile | None) -> dict[str, Any] | None:
             continue
         row["worst"] = _short(curve.fit.worst_relative_residual)
         row["median"] = _short(curve.fit.median_relative_residual)
+        row["poor"] = curve.fit.worst_relative_residual > POOR_RESIDUAL
         if curve.fit.unsettled_points:
             row["note"] = f"{counted(curve.fit.unsettled_points, 'point')} did not settle"
         for segment in curve.fit.segments:
@@ -102,20 +105,19 @@ def break_even_table(profile: PlatformProfile | None) -> dict[str, Any] | None:
     return {"shared": shared, "rows": rows}
 
 
-def _curve_identity(curve: Curve) -> dict[str, Any]:
-    """What tells a fitted curve from the others, as text but for the numbers of ranks and nodes."""
-    names = ("suite", "op", "algorithm", "traffic", "dtype", "backend", "device", *SEPARATE)
+def _curve_identity(curve: Curve) -> dict[str, str]:
+    """What tells a fitted curve from the others beside its place, as texts."""
+    names = ("suite", "op", "algorithm", "traffic", "dtype", "backend", "device", "scope")
     more = {name: f"{name} {parameter(name, value)}" for name, value in curve.params.items()}
     return {name: getattr(curve, name) for name in names} | more
 
 
-def _shared(identities: Sequence[dict[str, Any]]) -> dict[str, str]:
+def _shared(identities: Sequence[dict[str, str]]) -> dict[str, str]:
     """What is the same in all of several, and not empty; nothing if there is only one to compare."""
     first, *others = identities
     if not others:
         return {}
-    names = [name for name in first if name not in SEPARATE]
-    return {name: str(first[name]) for name in names if first[name] and all(o.get(name) == first[name] for o in others)}
+    return {name: text for name, text in first.items() if text and all(other.get(name) == text for other in others)}
 
 
 def to_json(value: Any) -> str:

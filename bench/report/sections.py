@@ -10,10 +10,10 @@ from urllib.parse import quote
 from bench.definitions import DEFINITIONS
 from bench.report.formatting import counted, number, parameters, percent, spread, unit_sign
 from bench.report.markup import Markup, element, joined
-from bench.report.verdict import STATUS_WORDS
+from bench.report.verdict import INTERRUPTED, STATUS_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bench.report.cases import CaseResult, SuiteResults
     from bench.report.headlines import Headline, HeadlineLine
@@ -24,19 +24,34 @@ if TYPE_CHECKING:
 CASES_SHOWN = 100
 """Cases listed under one cause; the suite's table has them all."""
 
+REMARK_TARGETS = {"unsettled": "#legend", "missing": "#runs"}
+"""Where remarks of the verdict are explained, other than with what failed."""
+NONE_IF_ABSENT = ("container",)
+"""Facts of a fingerprint whose absence is known; of all others, null says that the machine did not tell."""
+
 LEGEND = (
     ("Sizes", "Bytes in binary units: 1 KiB = 1024 B, 1 MiB = 1024 KiB, 1 GiB = 1024 MiB."),
     ("Rates", "Decimal: 1 GB/s = 10⁹ bytes a second, 1 TFLOP/s = 10¹² floating-point operations a second."),
     ("Value", "The median over timed iterations. An iteration lasts as long as its slowest rank."),
     (
         "± spread",
-        "Half the interquartile range of the samples, as a share of the value; shown from four samples on. "
+        "Half the interquartile range of the samples, as a share of the value; shown from four samples on. It tells "
+        "how far the samples scatter, and is no confidence interval of the median. "
         "Bands around curves run from the first to the third quartile, or from the fastest to the slowest rank.",
     ),
     (
         "~ unsettled",
         "Marked ~ and drawn hollow: time or samples ran out before the median was known well enough. "
         "Measure longer before you rely on it.",
+    ),
+    (
+        "Dotted line",
+        "A fit, not a measurement: duration = latency + bytes / bandwidth, in one or two pieces.",
+    ),
+    (
+        "Interrupted",
+        "Fewer cases have a row than the run was to measure: it was interrupted, or is still running. "
+        "What is here was measured as usual.",
     ),
     ("Failed", "The case raised, a rank died, or the result differed from the oracle."),
     ("Timed out", "A rank hung. The stacks of all ranks are kept with the reason."),
@@ -52,7 +67,7 @@ LEGEND = (
 def verdict_line(verdict: Verdict) -> Markup:
     """The verdict, with a link from each outcome to where it is explained."""
     chips = [
-        element("a", text, class_=f"chip {kind}", href="#legend" if kind == "unsettled" else "#problems")
+        element("a", text, class_=f"chip {kind}", href=REMARK_TARGETS.get(kind, "#problems"))
         for kind, text in verdict.remarks
     ]
     headline = element("strong", verdict.headline)
@@ -207,7 +222,8 @@ def _facts(values: dict[str, Any]) -> Markup:
 
 def _tree(value: dict[str, Any]) -> Markup:
     """A nested mapping as a list of names and values."""
-    pairs = [joined([element("dt", str(name)), element("dd", _leaf(item))]) for name, item in value.items()]
+    known = {name: [] if item is None and name in NONE_IF_ABSENT else item for name, item in value.items()}
+    pairs = [joined([element("dt", str(name)), element("dd", _leaf(item))]) for name, item in known.items()]
     return element("dl", *pairs, class_="tree")
 
 
@@ -221,16 +237,23 @@ def _leaf(value: Any) -> Markup:
             return joined([", ".join(str(item) for item in value)])
         return element("ul", *(element("li", _leaf(item)) for item in value))
     if value is None or value == "":
-        return element("span", "none" if value is None else "empty", class_="quiet")
+        return element("span", "unknown" if value is None else "empty", class_="quiet")
     return joined([str(value).lower() if isinstance(value, bool) else str(value)])
 
 
-def run_list(runs: Sequence[RunRecord]) -> Markup:
-    """Each run: what was typed, seed, preset, and the command that measures the same again."""
-    return joined(_run(run) for run in runs) if runs else element("p", "No run record is at hand.", class_="quiet")
+def run_list(runs: Sequence[RunRecord], missing: Mapping[str, int]) -> Markup:
+    """Each run: what was typed, seed, preset, and the command that measures the same again.
+
+    Args:
+        runs: in order.
+        missing: how many cases have no row, by run id.
+    """
+    if not runs:
+        return element("p", "No run record is at hand.", class_="quiet")
+    return joined(_run(run, missing.get(run.run_id, 0)) for run in runs)
 
 
-def _run(run: RunRecord) -> Markup:
+def _run(run: RunRecord, missing: int) -> Markup:
     command = ["bench", *run.command]
     # The seed decides traffic and data: without it the command would measure other bytes.
     if not any(part == "--seed" or part.startswith("--seed=") for part in command):
@@ -241,6 +264,7 @@ def _run(run: RunRecord) -> Markup:
         "Suites": ", ".join(run.suites),
         "Preset": run.preset,
         "Seed": str(run.seed),
+        "Cases": _cases_text(run, missing),
         "Writer": ", ".join(f"{name} {value}" for name, value in run.writer.items()),
     }
     pairs = [joined([element("dt", name), element("dd", value)]) for name, value in facts.items() if value]
@@ -252,6 +276,13 @@ def _run(run: RunRecord) -> Markup:
         element("pre", element("code", shlex.join(command)), class_="command"),
         class_="run",
     )
+
+
+def _cases_text(run: RunRecord, missing: int) -> str:
+    if not missing:
+        return f"{run.cases:,}" if run.cases else ""
+    way_out = shlex.join(["bench", "run", "--resume", run.run_id])
+    return f"{run.cases - missing:,} of {run.cases:,} have rows; {INTERRUPTED} (if interrupted: {way_out})"
 
 
 def definition_list(suites: Iterable[SuiteResults]) -> Markup:

@@ -8,6 +8,7 @@ const FILTER_DELAY_MS = 120;
  * @property {string} title of the header, with the unit in `unit`.
  * @property {boolean} numeric numbers sort by value, texts as a reader expects (rank2 before rank10).
  * @property {(row: number) => (number|string|null)} value what sorts; null comes last in both directions.
+ * @property {boolean} [wrap] long texts take several lines.
  * @property {(row: number) => string} [text] what is shown, `value` if absent.
  * @property {(row: number, cell: HTMLElement) => void} [fill] adds more than text to a cell.
  */
@@ -65,7 +66,9 @@ class DataTable {
     table.append(head, this.body);
     const scroll = make("div", "scroll", "", { tabindex: "0", role: "region", "aria-label": this.options.caption });
     scroll.append(table);
-    return scroll;
+    const block = make("div");
+    block.append(scrollHint(scroll), scroll);
+    return block;
   }
 
   buildFooter() {
@@ -120,16 +123,17 @@ class DataTable {
     const shown = this.rows.slice(0, this.limit);
     this.body.replaceChildren(...shown.map((row) => this.line(row)));
     const total = this.rows.length;
-    this.counter.textContent = total === this.count ? `${total.toLocaleString("en-US")} rows` : `${total.toLocaleString("en-US")} of ${this.count.toLocaleString("en-US")} rows`;
+    const all = counted(this.count, "row");
+    this.counter.textContent = total === this.count ? all : `${total.toLocaleString("en-US")} of ${all}`;
     this.more.hidden = shown.length === total;
-    this.more.textContent = `Show all ${total.toLocaleString("en-US")} rows`;
+    this.more.textContent = `Show all ${counted(total, "row")}`;
   }
 
   line(row) {
     const line = make("tr");
     if (this.options.details) line.append(this.expander(row, line));
     for (const column of this.columns) {
-      const cell = make("td", column.numeric ? "number" : "", cellText(column, row));
+      const cell = make("td", `${column.numeric ? "number" : ""}${column.wrap ? " wrap" : ""}`.trim(), cellText(column, row));
       column.fill?.(row, cell);
       line.append(cell);
     }
@@ -155,6 +159,23 @@ class DataTable {
     cell.append(button);
     return cell;
   }
+}
+
+/** A line that shows while `scroll` is too narrow for its content, with marks at the edges that hide some of it. */
+function scrollHint(scroll) {
+  const hint = make("p", "scroll-hint", "Wider than the page: scroll the table sideways for more columns \u2192");
+  const update = () => {
+    const hidden = scroll.scrollWidth - scroll.clientWidth;
+    hint.hidden = hidden <= 1;
+    scroll.classList.toggle("more-left", scroll.scrollLeft > 1);
+    scroll.classList.toggle("more-right", hidden - scroll.scrollLeft > 1);
+  };
+  const sizes = new ResizeObserver(update);
+  sizes.observe(scroll);
+  for (const content of scroll.children) sizes.observe(content);
+  scroll.addEventListener("scroll", update, { passive: true });
+  update();
+  return hint;
 }
 
 const collator = new Intl.Collator("en", { numeric: true });

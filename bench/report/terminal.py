@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.padding import Padding
@@ -17,31 +19,58 @@ from bench.report.problems import problems
 from bench.report.verdict import STATUS_WORDS, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from bench.report.cases import CaseResult, SuiteResults
     from bench.report.problems import Problem
-    from bench.store.row import Row
+    from bench.store.row import Row, RunRecord
 
 COLUMN_GAP = 2
+WIDTH_STEP = 10
+"""A width that is named to the reader is a multiple of this."""
+LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
+"""Variables by which launchers number a rank. mpirun gives rank 0 a terminal of its own that no person looks at."""
+REDUNDANT_METRICS = {"algbw": "busbw"}
+"""Metrics that follow from another one of the same case: they make room first."""
 STATUS_STYLES = {"failed": "bold red", "timeout": "bold red", "invalid": "bold red", "skipped": "dim"}
 
 
-def summary_table(rows: Iterable[Row]) -> RenderableType:
-    """All rows as a rich renderable, to be printed with ``Console().print``.
+def print_table(
+    rows: Iterable[Row],
+    runs: Iterable[RunRecord] = (),
+    file: IO[str] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Print all rows as tables, with the verdict over ``runs``, on standard output or another file.
+
+    Colour is for a person's terminal, not for the one that a launcher gives its ranks. The width is
+    that of ``COLUMNS``, else the terminal's.
+    """
+    from rich.console import Console
+
+    launched = any(name in environment for name in LAUNCHER_RANKS)
+    console = Console(file=file, force_terminal=False if launched else None)
+    console.print(summary_table(rows, runs))
+
+
+def summary_table(rows: Iterable[Row], runs: Iterable[RunRecord] = ()) -> RenderableType:
+    """All rows as a rich renderable; ``print_table`` prints it.
 
     Each suite is a table with a line a case: the parameters that vary, each metric's value with its
     spread (half the interquartile range, in percent), n, and wrong elements. ``~`` marks a value
     that did not settle. Columns that do not fit the width are left out, and named below the table.
+    The records of ``runs`` tell how many cases were asked for; the verdict then counts those missing.
     """
-    return _Summary(suite_order(gather(rows)))
+    suites = suite_order(gather(rows))
+    return _Summary(suites, Verdict.of(suites, runs))
 
 
 class _Summary:
-    def __init__(self, suites: list[SuiteResults]) -> None:
+    def __init__(self, suites: list[SuiteResults], verdict: Verdict) -> None:
         self._suites = suites
+        self._verdict = verdict
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         sign = "+-" if options.ascii_only else "\N{PLUS-MINUS SIGN}"
@@ -53,8 +82,21 @@ class _Summary:
             for cause in causes:
                 yield from _problem(cause)
             yield Text()
-        verdict = Verdict.of(self._suites)
-        yield Text(verdict.text, style={"good": "bold green", "warn": "bold yellow", "bad": "bold red"}[verdict.tone])
+        if marks := _marks(self._suites, sign):
+            yield Text(marks, style="dim")
+        tone = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}[self._verdict.tone]
+        yield Text(self._verdict.text, style=tone)
+
+
+def _marks(suites: list[SuiteResults], sign: str) -> str:
+    """What the marks beside values mean, of those that the tables have."""
+    rows = [row for suite in suites for case in suite.cases for row in case.measured]
+    meanings = []
+    if any(spread(row) is not None for row in rows):
+        meanings.append(f"{sign} half the interquartile range of the samples")
+    if not all(map(is_settled, rows)):
+        meanings.append("~ did not settle")
+    return "; ".join(meanings)
 
 
 @dataclass
@@ -83,7 +125,9 @@ def _suite(suite: SuiteResults, width: int, sign: str) -> Iterator[RenderableTyp
         yield Text("  no case was measured", style="dim")
         yield Text()
         return
-    columns, left_out = _fitting(list(_columns(suite, measured, sign)), width)
+    columns = list(_columns(suite, measured, sign))
+    needed = math.ceil(_total_width(columns) / WIDTH_STEP) * WIDTH_STEP
+    columns, left_out = _fitting(columns, width)
     # The box puts one more blank between columns.
     table = Table(box=SIMPLE_HEAD, padding=(0, COLUMN_GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
@@ -92,7 +136,7 @@ def _suite(suite: SuiteResults, width: int, sign: str) -> Iterator[RenderableTyp
         table.add_row(*cells, end_section=_ends_section(suite, measured, place))
     yield table
     if left_out:
-        yield Text(f"left out for the width: {', '.join(left_out)}", style="dim")
+        yield Text(f"left out for the width: {', '.join(left_out)}; COLUMNS={needed} shows them", style="dim")
     yield Text()
 
 
@@ -121,12 +165,16 @@ def _columns(suite: SuiteResults, measured: list[CaseResult], sign: str) -> Iter
         numeric = all(isinstance(value, (int, float)) for value in values if value is not None)
         yield _Column(name, float("inf") if name in told else 0, cells, right=numeric)
     units = {metric.name: metric.unit for metric in suite.metrics}
+    shown = {row.metric for case in measured for row in case.measured}
     for place, name in enumerate(metric_order(suite)):
-        rows = [case.rows.get(name) for case in measured]
-        if all(row is None or row.value is None for row in rows):
+        if name not in shown:
             continue
+        rows = [case.rows.get(name) for case in measured]
         unit = "" if units[name] in ("ratio", "count") else f" {units[name]}"
-        yield _Column(name + unit, float("inf") if place == 0 else 10 - place, _values(rows, sign))
+        keep = float("inf") if place == 0 else 10 - place
+        if REDUNDANT_METRICS.get(name) in shown:
+            keep = -1
+        yield _Column(name + unit, keep, _values(rows, sign))
     yield _Column("n", 1, [Text(str(max(row.n for row in case.measured))) for case in measured])
     yield _Column("wrong", 20, [_wrong(case) for case in measured])
 
@@ -160,13 +208,18 @@ def _wrong(case: CaseResult) -> Text:
 def _fitting(columns: list[_Column], width: int) -> tuple[list[_Column], list[str]]:
     """The columns that fit the width, and the titles of those left out."""
     left_out: list[str] = []
-    while sum(column.width + COLUMN_GAP for column in columns) > width:
+    while _total_width(columns) > width:
         least = min(columns, key=lambda column: column.keep)
         if least.keep == float("inf"):
             break  # rich shortens what is left.
         columns.remove(least)
         left_out.append(least.title)
     return columns, left_out
+
+
+def _total_width(columns: Iterable[_Column]) -> int:
+    widths = [column.width for column in columns]
+    return sum(widths) + COLUMN_GAP * (len(widths) - 1)
 
 
 def _ends_section(suite: SuiteResults, measured: list[CaseResult], place: int) -> bool:

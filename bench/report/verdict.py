@@ -1,4 +1,4 @@
-"""The verdict line: how many cases were measured, how many were not, and how many did not settle."""
+"""The verdict line: how many of the cases asked for were measured, which were not, and how many did not settle."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from bench.report.formatting import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bench.report.cases import SuiteResults
-    from bench.store.row import Status
+    from bench.report.cases import CaseResult, SuiteResults
+    from bench.store.row import RunRecord, Status
+
+Remark = Literal["failed", "timeout", "invalid", "skipped", "unsettled", "missing"]
+
+INTERRUPTED = "interrupted or still running"
+"""What a run is that has no row yet of some cases that were asked for: its files do not tell which."""
 
 STATUS_WORDS: dict[Status, str] = {
     "ok": "measured",
@@ -25,28 +30,37 @@ STATUS_WORDS: dict[Status, str] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Cases by outcome, all statuses present, and the measured ones that did not settle."""
+    """Cases by outcome.
+
+    Attributes:
+        counts: cases that have rows, all statuses present.
+        unsettled: measured ones that did not settle.
+        missing: cases that were asked for and have no row.
+    """
 
     counts: dict[Status, int]
     unsettled: int
+    missing: int = 0
 
     @classmethod
-    def of(cls, suites: Iterable[SuiteResults]) -> Verdict:
+    def of(cls, suites: Iterable[SuiteResults], runs: Iterable[RunRecord] = ()) -> Verdict:
+        """The verdict of all rows of ``runs``, whose records tell how many cases were asked for."""
         cases = [case for suite in suites for case in suite.cases]
-        return cls(count_by_status(cases), sum(1 for case in cases if case.measured and not case.settled))
+        unsettled = sum(1 for case in cases if case.measured and not case.settled)
+        return cls(count_by_status(cases), unsettled, sum(missing_cases(cases, runs).values()))
 
     @property
     def tone(self) -> Literal["good", "warn", "bad"]:
-        """Bad if a case broke or none was measured, warn if some did not settle."""
+        """Bad if a case broke or none was measured, warn if some are missing or did not settle."""
         total = sum(self.counts.values())
         if self.counts["ok"] + self.counts["skipped"] < total or not self.counts["ok"]:
             return "bad"
-        return "warn" if self.unsettled else "good"
+        return "warn" if self.unsettled or self.missing else "good"
 
     @property
     def headline(self) -> str:
         """``318 of 340 cases measured``."""
-        total, measured = sum(self.counts.values()), self.counts["ok"]
+        total, measured = sum(self.counts.values()) + self.missing, self.counts["ok"]
         if not total:
             return "No rows: nothing was measured"
         if measured == total:
@@ -54,9 +68,10 @@ class Verdict:
         return f"{measured:,} of {counted(total, 'case')} measured"
 
     @property
-    def remarks(self) -> list[tuple[Status | Literal["unsettled"], str]]:
+    def remarks(self) -> list[tuple[Remark, str]]:
         """What was not measured and what did not settle, as ``("failed", "2 failed")``; zeros are left out."""
-        found: list[tuple[Status | Literal["unsettled"], str]] = [
+        found: list[tuple[Remark, str]] = [("missing", INTERRUPTED)] if self.missing else []
+        found += [
             (status, f"{count:,} {STATUS_WORDS[status]}")
             for status, count in self.counts.items()
             if count and status != "ok"
@@ -70,3 +85,11 @@ class Verdict:
         """The whole line: ``318 of 340 cases measured; 2 failed, 19 skipped, 7 did not settle.``"""
         remarks = ", ".join(text for _, text in self.remarks)
         return f"{self.headline}; {remarks}." if remarks else f"{self.headline}."
+
+
+def missing_cases(cases: Iterable[CaseResult], runs: Iterable[RunRecord]) -> dict[str, int]:
+    """How many of the cases asked for have no row, by run id; none of a run that does not tell how many it had."""
+    present: dict[str, set[tuple[str, str]]] = {}
+    for case in cases:
+        present.setdefault(case.run_id, set()).add((case.suite, case.case))
+    return {run.run_id: max(0, run.cases - len(present.get(run.run_id, ()))) for run in runs}

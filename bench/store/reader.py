@@ -31,11 +31,13 @@ class RunSummary:
         state: ``open`` (being written, perhaps on another machine), ``orphaned`` (its writer was on
             this machine and is gone) or ``sealed``.
         counts: number of rows by status, every status named.
+        cases_with_rows: how many cases have a row, of the ``record.cases`` asked for.
     """
 
     record: RunRecord
     state: State
     counts: dict[Status, int]
+    cases_with_rows: int
 
     @property
     def run_id(self) -> str:
@@ -54,6 +56,8 @@ class RunSummary:
             "preset": self.record.preset,
             "lab": self.record.lab,
             "state": self.state,
+            "cases": self.record.cases,
+            "cases_with_rows": self.cases_with_rows,
             "rows": self.rows,
             "counts": self.counts,
         }
@@ -81,11 +85,15 @@ class Store:
         def summarize(con: duckdb.DuckDBPyConnection, catalog: Catalog) -> list[RunSummary]:
             found = con.execute("SELECT run_id, status, count(*) FROM rows GROUP BY ALL").fetchall()
             counts = {(run_id, status): count for run_id, status, count in found}
+            cases = dict(
+                con.execute('SELECT run_id, count(DISTINCT (suite, "case")) FROM rows GROUP BY run_id').fetchall()
+            )
             return [
                 RunSummary(
                     catalog.record(run_id),
                     catalog.state(run_id),
                     {status: counts.get((run_id, status), 0) for status in STATUSES},
+                    cases.get(run_id, 0),
                 )
                 for run_id in catalog.runs
             ]

@@ -165,6 +165,7 @@ class RunRecord:
         suites, preset, seed, lab: what was asked for.
         fingerprint: ``{"identity": {...}, "volatile": {...}}`` (``bench.environment``).
         writer: host, boot id and process id of the writer, to tell an open run from an orphan.
+        cases: how many cases were asked for; a run with rows of fewer was interrupted.
         plan: everything needed to resume the run (``bench.session``).
     """
 
@@ -178,6 +179,7 @@ class RunRecord:
     fingerprint: dict[str, Any] = field(default_factory=dict)
     writer: dict[str, Any] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
+    cases: int = 0
     schema_version: int = SCHEMA_VERSION
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ciera_piper_core.alltoall import TRAFFIC_KINDS
+from ciera_piper_core.apportion import MOST, ZIPF_SCALE, apportion, zipf_weights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ciera_piper_core.alltoall import TrafficKind
 
-ZIPF_SCALE = 1 << 24
-"""Weight of the most popular rank under ``zipf``; the k-th has this over k, rounded down."""
-
-MAX_ROWS = (1 << 62) // ZIPF_SCALE
-"""Rows times weight must fit in a signed 64-bit integer."""
+MAX_ROWS = MOST // ZIPF_SCALE
+"""Rows that can still be shared out exactly."""
 
 WORDS_PER_RANK = 1 << 40
 """Length of a rank's stretch of the payload, in words of eight bytes."""
@@ -85,21 +83,12 @@ def traffic_matrix(kind: TrafficKind, ranks: int, rows_per_rank: int, seed: int)
     order = np.argsort(splitmix64(stream_key(seed, "traffic"), np.arange(ranks, dtype=np.uint64)), kind="stable")
     weights = np.ones(ranks, dtype=np.int64)
     if kind == "zipf":
-        weights[order] = ZIPF_SCALE // np.arange(1, ranks + 1, dtype=np.int64)
+        weights[order] = zipf_weights(ranks)
     elif kind == "hot_rank":
         weights[order[0]] += ranks
     elif kind == "idle_rank":
         weights[order[0]] = 0
-    matrix = np.stack([_apportion(rows_per_rank, weights, first) for first in range(ranks)])
+    matrix = np.stack([apportion(rows_per_rank, weights, first) for first in range(ranks)])
     if kind == "idle_rank":
         matrix[order[0]] = 0
     return matrix
-
-
-def _apportion(rows: int, weights: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-    """``rows`` in proportion to ``weights`` by largest remainder; equal remainders from index ``first`` on."""
-    shares, remainders = np.divmod(rows * weights, weights.sum())
-    distance = (np.arange(len(weights)) - first) % len(weights)
-    most_in_need = np.lexsort((distance, -remainders))
-    shares[most_in_need[: rows - int(shares.sum())]] += 1
-    return np.asarray(shares)

@@ -85,14 +85,17 @@ def test_what_cannot_be_loaded_hides_nothing_else(tmp_path: Path, group: str) ->
     assert "'broken' (no_such_module:thing) cannot be loaded" in done.stderr
 
 
-def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
-    shell = f"{sys.executable} -m bench.cli list collectives --json | head -n 1"
+@pytest.mark.parametrize(
+    ("arguments", "first"), [("db query 'select * from range(200000)' --json", "["), ("list", "s")]
+)
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path, arguments: str, first: str) -> None:
+    bench("run", "tests.faulty_suite:SoloSuite", "--max-time=0.02", "--select=number=0", cwd=tmp_path)
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", shell],
+        ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m bench.cli {arguments} | head -c 1"],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("{\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == (first, "", 0)

@@ -21,7 +21,6 @@ from bench.definitions import (
     busbw_factor,
     define,
     format_bytes,
-    median,
     parse_bit_rate,
     parse_bytes,
     parse_range,
@@ -117,7 +116,17 @@ def test_an_id_has_one_meaning() -> None:
     assert all(key == definition.id and definition.text for key, definition in DEFINITIONS.items())
 
 
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1))
-def test_median_halves_the_values(values: list[float]) -> None:
-    middle = median(values)
-    assert sum(value < middle for value in values) <= len(values) / 2 >= sum(value > middle for value in values)
+@pytest.mark.parametrize(
+    "wrong",
+    [{"bytes": -1}, {"flops": math.nan}, {"flops": math.inf}, {"busbw_factor": -0.5}, {"bound_seconds": -1e-9}],
+    ids=str,
+)
+def test_work_that_cannot_be_is_refused_by_name(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"{name} of an iteration's work"):
+        Work(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_metric_follows_from_the_duration_or_from_a_comparison_not_both() -> None:
+    with pytest.raises(ValueError, match="speedup/x"):
+        Definition("speedup/x", "ratio", "higher", "", lambda s, work: s, lambda s, baseline, work: s / baseline)

@@ -96,7 +96,7 @@ def test_a_world_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
     [("kill", "rank 1 died"), ("raise", "rank 1 raised ValueError: boom"), ("exit0", "rank 1 died")],
 )
 def test_a_lost_rank_is_named_and_the_run_can_be_finished(tmp_path: Path, fault: str, words: str) -> None:
-    done = torchrun(2, *RUN, "--set", f"fault={fault}", "--set", "at=1", cwd=tmp_path)
+    done = torchrun(2, *RUN, "--set", f"fault={fault}", "--set", "at=1", "--seed", "7", cwd=tmp_path)
     assert done.returncode != 0
     rows = stored(tmp_path)
     (failed,) = [row for row in rows if row.status != "ok"]
@@ -105,7 +105,7 @@ def test_a_lost_rank_is_named_and_the_run_can_be_finished(tmp_path: Path, fault:
     assert (tmp_path / "results" / "store" / failed.reason.partition("stacks in ")[2]).exists()
     done = torchrun(2, "run", "--resume", failed.run_id, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert sorted(row.params["number"] for row in stored(tmp_path)) == [0, 1, 2]
+    assert sorted((row.params["number"], row.seed) for row in stored(tmp_path)) == [(0, 7), (1, 7), (2, 7)]
 
 
 @pytest.mark.parametrize(

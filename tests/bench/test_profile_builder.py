@@ -154,6 +154,17 @@ def test_every_parameter_parts_curves_and_unknown_ones_are_kept() -> None:
     assert sorted(curve.lab for curve in curves) == ["", "", "", "", "", "nodes=2"]
 
 
+def test_what_follows_from_the_size_parts_no_curve() -> None:
+    params = {"op": "all_gather", "ranks": 2, "dtype": "bfloat16", **PLACE}
+    rows = [
+        row("allgather_latency", {**params, "bytes": size, "bytes_per_rank": size // 2}, "latency", 10 + size / 1e3)
+        for size in SIZES[:4]
+    ]
+    curve = only_curve(rows)
+    assert [point.bytes for point in curve.points] == SIZES[:4]
+    assert "bytes_per_rank" not in curve.params
+
+
 def test_suite_without_bandwidth_gives_a_curve_of_latency_alone() -> None:
     params = {"op": "all_gather", "ranks": 2, "bytes": 1024, "dtype": "uint8", **PLACE}
     curve = only_curve([row("allgather_latency", params, "latency", 12.0)])

@@ -68,6 +68,27 @@ def test_rows_on_standard_output_are_json_lines_and_nothing_else(tmp_path: Path)
     assert rows == [row.to_dict() for row in sorted(stored(tmp_path), key=lambda row: row.row_id)]
 
 
+def test_rows_that_nobody_reads_any_more_do_not_end_the_run(tmp_path: Path) -> None:
+    words = " ".join(command("run", SOLO, *FAST, "--set", "number=1:1024", "--json", "-"))
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{words} | head -c 1"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("{", 0), done.stderr
+    assert len(stored(tmp_path)) == 11
+    assert "nobody reads the rows any more" in done.stderr
+
+
+def test_a_short_timeout_fails_no_sound_group(tmp_path: Path) -> None:
+    done = bench("run", FAULTY, *FAST, "--timeout", "0.5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_world_of_one_is_no_measurement(tmp_path: Path) -> None:
     done = bench("run", FAULTY, *FAST, "--ranks", "1", "--select", "number=0", cwd=tmp_path)
     assert done.returncode == 4
@@ -183,6 +204,9 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_starts(tmp_pa
         ([SOLO, "--nonsense"], "nonsense"),
         ([], "name at least one suite"),
         (["--resume", "20200101"], "there is no run"),
+        (["--resume", "latest", "--seed", "9"], "leave suites and other options out"),
+        ([SOLO, "--resume", "latest"], "leave suites and other options out"),
+        ([FAULTY, "--lab", "nodes=2,ranks-per-node=1,rate=1gbit", "--device", "cuda"], "leave --device cuda out"),
     ],
 )
 def test_a_mistake_is_one_line_with_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:

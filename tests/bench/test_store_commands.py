@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,29 @@ def test_list(store: Path) -> None:
     text = db(store, "list").stdout
     assert run in text
     assert "99 ok 1 failed" in text
+
+
+def test_list_tells_an_interrupted_run_from_a_complete_one(tmp_path: Path) -> None:
+    assert "1/?" in listed_cases(tmp_path / "older", asked=0)
+    complete = listed_cases(tmp_path / "complete", asked=1)
+    assert "1/1" in complete
+    assert "interrupted" not in complete
+    partial = listed_cases(tmp_path / "partial", asked=44)
+    assert "1/44" in partial
+    assert "1 of 44 cases have rows, so that run is interrupted or still running; `bench run --resume 2" in partial
+
+
+def listed_cases(store: Path, asked: int) -> str:
+    """The list of a store with one sealed run, that has four rows of one case of so many."""
+    record = synthetic_record(0)
+    record.cases = asked
+    case = list(synthetic_rows(4, 0))
+    with RunWriter(store, record) as writer:
+        writer.append([replace(row, case=case[0].case, suite=case[0].suite) for row in case])
+        writer.seal()
+    [entry] = as_json(db(store, "list", "--json"))
+    assert (entry["cases"], entry["cases_with_rows"]) == (asked, 1)
+    return db(store, "list").stdout
 
 
 def test_list_of_nothing(tmp_path: Path) -> None:

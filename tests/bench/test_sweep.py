@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.errors import UsageError
-from bench.sweep import Request, make_sweep
+from bench.sweep import Request, make_sweep, rotated
 
 FAULTY = "tests.faulty_suite:FaultySuite"
 SOLO = "tests.faulty_suite:SoloSuite"
@@ -28,7 +28,7 @@ def test_set_replaces_and_select_keeps() -> None:
 
 def test_worlds_go_up_and_the_order_within_is_rotated() -> None:
     request = Request((FAULTY, SOLO), ranks=(4, 2))
-    jobs = make_sweep(request, start_at=1)
+    jobs = rotated(make_sweep(request), start_at=1)
     assert [job.world for job in jobs] == [1, 1, 1, 2, 2, 2, 4, 4, 4]
     assert [job.case["number"] for job in jobs] == [1, 2, 0] * 3
 

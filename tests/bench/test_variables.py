@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from bench.variables import NAMES, PREFIXES, WITHHELD, recorded_variables
 
 SETTINGS = {
-    "CUDA_VISIBLE_DEVICES": "0,1,2,3",
     "GLOO_SOCKET_IFNAME": "eth0",
     "KMP_AFFINITY": "granularity=fine,compact,1,0",
     "MKL_NUM_THREADS": "8",
@@ -17,15 +16,14 @@ SETTINGS = {
     "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1,mlx5_bond_10:1",
     "OMP_NUM_THREADS": "8",
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,roundup_power2_divisions:[256:1,512:2]",
-    "SLURM_JOB_NUM_NODES": "4",
-    "SLURM_NTASKS_PER_NODE": "8(x4)",
+    "SLURM_GPUS_PER_NODE": "8",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     "UCX_TLS": "rc,cuda_copy,cuda_ipc",
 }
 
 
 def test_settings_are_kept_as_they_are() -> None:
-    others = {"HOME": "/root", "PATH": "/bin", "LS_COLORS": "x", "SLURM_JOB_ID": "17", "SLURMD_NODENAME": "n1"}
+    others = {"HOME": "/root", "PATH": "/bin", "LS_COLORS": "x", "SLURM_JOB_ID": "17", "SLURM_NTASKS": "8"}
     assert recorded_variables({**others, **SETTINGS}) == SETTINGS
 
 
@@ -71,10 +69,13 @@ def test_values_that_may_be_secrets_paths_or_addresses_are_withheld(value: str) 
     assert recorded_variables({"NCCL_TOPO_FILE": value}) == {"NCCL_TOPO_FILE": WITHHELD}
 
 
-def test_devices_by_uuid_show_their_number_alone() -> None:
-    uuids = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-6d3f6a5c2b1e0d4f,MIG-c7384736-a75d-5afc-978f-d2f1294409fd"
-    recorded = recorded_variables({"CUDA_VISIBLE_DEVICES": uuids})
-    assert recorded == {"CUDA_VISIBLE_DEVICES": "GPU-<uuid>,GPU-<uuid>,MIG-<uuid>"}
+@pytest.mark.parametrize(
+    ("value", "recorded"),
+    [("0,1,2,3", "4 device(s)"), ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, 7", "2 device(s)"), ("", "0 device(s)")],
+)
+def test_of_the_devices_that_a_job_was_given_their_number_is_kept(value: str, recorded: str) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        assert recorded_variables({name: value}) == {name: recorded}
 
 
 @given(

@@ -13,7 +13,7 @@ from bench.suite import Case, Context, Site
 from ciera_piper_core.alltoall import TRAFFIC_KINDS
 from suites import raw_transfer
 from suites.alltoall import ROW_BYTES, AllToAllSuite
-from suites.collectives import DTYPE_BYTES
+from suites.communication import DTYPE_BYTES
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def test_two_ranks_of_which_one_idles_are_no_case() -> None:
         (2, 1024, None),
         (2, 1000, "1000 bytes are no whole rows of 64 bytes; use 960 or 1024"),
         (32, 1024, "1KiB give 32 ranks less than a row of 64 bytes each"),
+        (2, 32 << 40, "32TiB a rank are more than can be dealt out exactly, 16TiB"),
         (1, 1024, "an all-to-all needs at least 2 ranks"),
     ],
 )
@@ -121,9 +122,11 @@ def test_rows_in_another_senders_place_are_wrong(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(ciera_piper_core.alltoall, "make_all_to_all", lambda name, group: SwapsTwoSenders(group))
 
     def body(context: Context) -> int:
-        return SUITE.setup(case_of(3, "uniform", size=90 * ROW_BYTES), context).check()
+        workload = SUITE.setup(case_of(3, "uniform", size=90 * ROW_BYTES), context)
+        workload.run()
+        return workload.check()
 
-    elements = 60 * ROW_BYTES // 2
+    elements = 2 * 60 * ROW_BYTES // 2
     assert all(0.9 * elements < wrong <= elements for wrong in run_world(3, body, tmp_path))
 
 
@@ -138,16 +141,22 @@ def test_one_wrong_element_is_found(tmp_path: Path) -> None:
                 workload._received.view(-1)[5] += 1
 
         workload._call = wrong
+        workload.run()
         return int(workload.check())
 
-    assert run_world(4, body, tmp_path) == [0, 0, 0, 1]
+    assert run_world(4, body, tmp_path) == [0, 0, 0, 2]
 
 
 def test_memory_covers_the_hottest_rank() -> None:
     case = case_of(8, "hot_rank", size=64 << 20)
     # The hot rank sends 64 MiB and receives 4.5 times as much.
-    assert SUITE.memory_bytes(case) >= 5.5 * (64 << 20)
-    assert SUITE.memory_bytes(case) < 7 * (64 << 20)
+    assert SUITE.memory_bytes(case, Site(world=8, seed=3)) >= 5.5 * (64 << 20)
+    assert SUITE.memory_bytes(case, Site(world=8, seed=3)) < 7 * (64 << 20)
+
+
+def test_rows_of_skewed_traffic_carry_the_seed() -> None:
+    placed = {traffic: SUITE.placed_params(case_of(4, traffic), Site(world=4, seed=9)) for traffic in TRAFFIC_KINDS}
+    assert placed == {"uniform": {}, "zipf": {"seed": 9}, "hot_rank": {"seed": 9}, "idle_rank": {"seed": 9}}
 
 
 def test_traffic_follows_the_seed_of_the_run(tmp_path: Path) -> None:

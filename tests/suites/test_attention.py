@@ -103,6 +103,12 @@ def test_a_wrong_gradient_is_found(index: int, dtype: str, factor: float, monkey
     assert wrong_of(workload) > 100
 
 
+def test_a_wrong_gradient_of_the_last_timed_iteration_is_found() -> None:
+    workload = ran(case_of(direction="forward_backward"))
+    workload.gradients[0][1, 69, 3] += 1
+    assert wrong_of(workload) == 1
+
+
 def test_data_follow_from_the_seed() -> None:
     first, second = ran(case_of()), ran(case_of())
     assert torch.equal(first.output, second.output)
@@ -117,13 +123,13 @@ def test_presets_reach_all_kinds_of_heads_and_sequences(preset: Preset) -> None:
     assert lengths == ({512, 1024} if preset == "quick" else {512, 1024, 2048, 4096, 8192})
     assert len({case.id for case in cases}) == len(cases)
     for case in cases:
-        assert SUITE.memory_bytes(case) > 0
+        assert SUITE.memory_bytes(case, Site()) > 0
         assert case["heads"] == catalogue.load(case["model"]).head_kind
 
 
 def test_quick_is_small() -> None:
     for case in SUITE.cases("quick", {}):
-        assert SUITE.memory_bytes(case) < 2**30
+        assert SUITE.memory_bytes(case, Site()) < 2**30
         assert SUITE.flops(case) < 1e11
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from bench.definitions import busbw_factor
 from bench.suite import Case, Context, Site
 from suites import raw_transfer
-from suites.collectives import DTYPE_BYTES, OPS, CollectivesSuite, size_unit
+from suites.collectives import OPS, CollectivesSuite
+from suites.communication import DTYPE_BYTES, size_unit
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
@@ -117,10 +118,12 @@ def test_one_element_that_the_library_gets_wrong_is_found(dtype: str, tmp_path: 
                     workload._received[-1] += 1
 
             workload._call = wrong
+            workload.prepare()
+            workload.run()
             counts.append(workload.check())
         return counts
 
-    assert run_world(3, body, tmp_path) == [[0] * len(OPS), [1] * len(OPS), [0] * len(OPS)]
+    assert run_world(3, body, tmp_path) == [[0] * len(OPS), [2] * len(OPS), [0] * len(OPS)]
 
 
 def test_a_rank_that_sends_nothing_is_noticed_by_all_in_a_sum(tmp_path: Path) -> None:
@@ -129,10 +132,12 @@ def test_a_rank_that_sends_nothing_is_noticed_by_all_in_a_sum(tmp_path: Path) ->
         if context.group.rank == 2:
             assert workload._source is not None
             workload._source.zero_()
+        workload.prepare()
+        workload.run()
         return workload.check()
 
     wrong = run_world(3, body, tmp_path)
-    assert min(wrong) > 900, "almost every element of three ranks' sum needs rank 2"
+    assert min(wrong) > 1800, "almost every element of three ranks' sum needs rank 2, in both calls"
 
 
 def test_an_operation_that_moves_nothing_is_wrong_in_every_element(tmp_path: Path) -> None:
@@ -164,7 +169,15 @@ def test_a_sum_in_place_stays_the_same_over_many_iterations(dtype: str, tmp_path
     assert run_world(2, body, tmp_path) == [0, 0]
 
 
+def test_rows_say_what_a_rank_contributes_where_s_is_the_total() -> None:
+    placed = {op: SUITE.placed_params(case_of(op, 4, size=4096), Site(world=4)) for op in OPS}
+    assert {op: params for op, params in placed.items() if params} == {
+        "all_gather": {"bytes_per_rank": 1024},
+        "reduce_scatter": {"bytes_per_rank": 1024},
+    }
+
+
 def test_memory_covers_the_buffers() -> None:
     for op in OPS:
         case = case_of(op, 2, size=1 << 30)
-        assert SUITE.memory_bytes(case) > 2 << 30
+        assert SUITE.memory_bytes(case, Site(world=2)) > 2 << 30

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from bench.definitions import Ceiling
+from bench.hardware import peaks_tflops
 from bench.suite import Case, Site
 from suites import compute
-from suites.compute import ThreadedWorkload, threads_of, threads_reason
+from suites.compute import ThreadedWorkload, peak_of, threads_of, threads_reason
 from suites.matmul_peak import MatmulPeakSuite
 
 if TYPE_CHECKING:
@@ -72,6 +73,21 @@ def test_the_peak_is_the_ceiling_of_the_throughput() -> None:
     assert MatmulPeakSuite().work(case_of(), Site()).ceilings == {}
     float8 = MatmulPeakSuite().work(case_of(dtype="float8_e4m3fn"), Site(peak_tflops={"float8": peak}))
     assert float8.ceilings == {"throughput": peak}
+
+
+def test_every_dtype_of_the_suites_has_a_ceiling_on_a_known_gpu() -> None:
+    h200 = Site(device="cuda", peak_tflops=peaks_tflops("NVIDIA H200"))
+    peaks = {str(dtype): peak_of(case_of(dtype=dtype), h200) for dtype in MatmulPeakSuite().axis("dtype").choices}
+    assert {dtype: peak and peak.value for dtype, peak in peaks.items()} == {
+        "bfloat16": 990,
+        "float16": 990,
+        "float32": 67,
+        "float8_e4m3fn": 1979,
+    }
+    long = case_of(dtype="float8_e4m3fn", m=2**17, n=2**16, k=2**16)
+    work = MatmulPeakSuite().work(long, h200)
+    assert work.flops / 1979e12 > compute.LONGEST_ITERATION_S
+    assert "over 0.5 s even at 1.98e+03 TFLOP/s" in str(MatmulPeakSuite()._too_long_reason(long, h200))
 
 
 def test_a_case_that_would_take_too_long_is_skipped() -> None:

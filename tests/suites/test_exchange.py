@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from bench.definitions import Work
 from suites import exchange
-from suites.collectives import DTYPE_BYTES
+from suites.communication import DTYPE_BYTES
 from suites.exchange import POISON, Exchange, KeyedData, Part, filled, wrong_elements
 
 DTYPES = [getattr(torch, name) for name in DTYPE_BYTES]
@@ -96,10 +97,31 @@ def test_elements_without_an_oracle_are_refused() -> None:
         wrong_elements(torch.zeros(10), [Part(0, 0, 9)], KeyedData(1, 2))
 
 
-def test_a_call_that_does_nothing_gets_every_element_wrong() -> None:
+def test_a_call_that_does_nothing_gets_every_element_wrong_twice() -> None:
     data = KeyedData(1, 1)
+    # What an earlier case left in the memory must not pass.
     received = filled(torch.empty(1000, dtype=torch.int8), data, rank=0)
-    assert Exchange(lambda: None, received, [Part(0, 0, 1000)], data, Work()).check() == 1000
+    workload = Exchange(lambda: None, received, [Part(0, 0, 1000)], data, Work())
+    workload.run()
+    assert workload.check() == 2000
+
+
+@pytest.mark.parametrize(("wrong_call", "wrong"), [(2, 3), (3, 3), (1, 0)], ids=["last", "the check's", "earlier"])
+def test_the_last_timed_output_and_the_checks_own_both_count(wrong_call: int, wrong: int) -> None:
+    data = KeyedData(1, 1)
+    received, right = torch.empty(100), filled(torch.empty(100), data, rank=0)
+    calls = itertools.count(1)
+
+    def call() -> None:
+        received.copy_(right)
+        if next(calls) == wrong_call:
+            received[:3] += 1
+
+    workload = Exchange(call, received, [Part(0, 0, 100)], data, Work())
+    for _ in range(2):
+        workload.prepare()
+        workload.run()
+    assert workload.check() == wrong
 
 
 def test_in_place_calls_start_from_the_source_each_time() -> None:
@@ -119,6 +141,6 @@ def test_in_place_calls_start_from_the_source_each_time() -> None:
     for _ in range(3):
         workload.prepare()
         workload.run()
-    assert workload.check() == 100
+    assert workload.check() == 200
     assert len(seen) == 4
     assert all(torch.equal(before, source) for before in seen)

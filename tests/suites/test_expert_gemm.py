@@ -141,6 +141,12 @@ def test_a_wrong_gradient_is_found(which: int) -> None:
     assert wrong_of(workload) > 100
 
 
+def test_a_wrong_gradient_of_the_last_timed_iteration_is_found() -> None:
+    workload = ran(case_of(direction="forward_backward"))
+    workload.gradients[0][0, 3] += 1
+    assert wrong_of(workload) == 1
+
+
 @pytest.mark.parametrize("which", [1, 2, 3], ids=["up", "gate", "down"])
 def test_a_gradient_of_an_expert_without_tokens_is_found(which: int) -> None:
     def change(index: int, gradient: torch.Tensor) -> torch.Tensor:
@@ -176,7 +182,7 @@ def test_the_weights_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(used)) == 3
     assert used[0] == used[3]
     assert wrong_of(workload) == 0
-    assert SUITE.memory_bytes(case) > 3 * weights
+    assert SUITE.memory_bytes(case, Site()) > 3 * weights
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -96,7 +96,7 @@ def test_cases_carry_their_dimensions() -> None:
 
 
 def test_odd_sizes_leave_no_case() -> None:
-    assert {case["size"] for case in SUITE.cases("quick", {"size": [63, 64, 0]})} == {64}
+    assert {case["size"] for case in SUITE.cases("quick", {"size": [63, 64]})} == {64}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -104,7 +104,7 @@ def test_presets(preset: Preset) -> None:
     cases = list(SUITE.cases(preset, {}))
     assert {case["dtype"] for case in cases} >= {"float32", "bfloat16", "float16"}
     assert len({case.id for case in cases}) == len(cases)
-    assert max(SUITE.memory_bytes(case) for case in SUITE.cases("quick", {})) < 2**30
+    assert max(SUITE.memory_bytes(case, Site()) for case in SUITE.cases("quick", {})) < 2**30
 
 
 def test_float8_is_skipped_without_a_gpu() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from bench.errors import UsageError
 from bench.measure.group import RankGroup
 from bench.suite import PRESETS, Case, Context, Preset, Site
-from suites.memory import ASSUMED_CACHE_BYTES, PERIOD, MemorySuite, working_set_bytes
+from suites.memory import ASSUMED_CACHE_BYTES, LEAST_CUDA_CACHE_BYTES, PERIOD, MemorySuite, array_bytes
 
 SUITE = MemorySuite()
 SITE = Site(last_level_cache_bytes=4 * 2**20)
@@ -70,21 +71,41 @@ def test_bytes_are_those_read_and_written(kernel: str, arrays: int) -> None:
 
 
 def test_the_working_set_follows_the_cache() -> None:
-    assert working_set_bytes(case_of(cache_multiple=12), SITE) == 48 * 2**20
-    assert working_set_bytes(case_of(), Site()) == 4 * ASSUMED_CACHE_BYTES
+    assert array_bytes(case_of(cache_multiple=12), SITE) == 24 * 2**20
+    assert array_bytes(case_of("triad", cache_multiple=12), SITE) == 16 * 2**20
+    assert array_bytes(case_of(), Site()) == 2 * ASSUMED_CACHE_BYTES
 
 
-def test_rows_carry_the_true_number_of_threads() -> None:
-    assert SUITE.placed_params(case_of(), Site(cores=3)) == {"threads": 3}
+def test_a_pass_on_a_gpu_is_long_beside_its_launch() -> None:
+    h200 = Site(device="cuda", last_level_cache_bytes=50 * 2**20)
+    assert array_bytes(case_of(), h200) == 2 * LEAST_CUDA_CACHE_BYTES
+    # At 8 TB/s, the fastest memory so far.
+    assert SUITE.memory_bytes(case_of(), h200) / 8e12 > 100 * 5e-6
+    larger = Site(device="cuda", last_level_cache_bytes=2 * LEAST_CUDA_CACHE_BYTES)
+    assert array_bytes(case_of(), larger) == 4 * LEAST_CUDA_CACHE_BYTES
+
+
+def test_rows_carry_the_true_number_of_threads_and_the_size() -> None:
+    site = Site(cores=3, last_level_cache_bytes=6 * 2**20)
+    assert SUITE.placed_params(case_of("triad"), site) == {"threads": 3, "array_bytes": 8 * 2**20}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_memory_is_that_of_the_arrays(kernel: str) -> None:
+    workload = ran(kernel)
+    assert SUITE.memory_bytes(case_of(kernel), SITE) == workload.work.bytes
+    workload.close()
 
 
 def test_reasons_to_skip() -> None:
     assert SUITE.skip_reason(case_of(), SITE) is None
-    assert SUITE.skip_reason(case_of(cache_multiple=2), SITE) == (
-        "arrays of less than 4 times the last level cache would measure the cache"
-    )
-    huge = Site(last_level_cache_bytes=2**50)
-    assert str(SUITE.skip_reason(case_of(), huge)).startswith("needs 4096TiB of memory, ")
+    too_many = Case({**case_of().params, "threads": 2})
+    assert SUITE.skip_reason(too_many, SITE) == "asks for 2 threads, the process may use 1 core(s)"
+
+
+def test_what_fits_the_cache_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^cache_multiple needs at least 4, not 3$"):
+        SUITE.axis("cache_multiple").parse("4,3")
 
 
 @pytest.mark.parametrize("preset", PRESETS)

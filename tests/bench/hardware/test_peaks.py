@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -122,9 +123,14 @@ def test_unknown_gpus_have_no_bound() -> None:
 def test_dense_peaks_double_from_type_to_type() -> None:
     for _, peaks in GPU_PEAKS_TFLOPS.values():
         assert peaks["float64"] <= peaks["float32"] < peaks["bfloat16"] == peaks["float16"]
-        for wide, narrow in (("tf32", "bfloat16"), ("bfloat16", "float8")):
-            if wide in peaks and narrow in peaks:
-                assert peaks[narrow] == pytest.approx(2 * peaks[wide], rel=0.01)
+        assert peaks.get("float8", 0) in (0, pytest.approx(2 * peaks["bfloat16"], rel=0.01))
+
+
+def test_every_dtype_of_the_table_is_looked_up() -> None:
+    for model in ("NVIDIA H200", "NVIDIA B200", "NVIDIA A100-SXM4-80GB", "AMD Instinct MI300X"):
+        (known,) = (set(peaks) for pattern, (_, peaks) in GPU_PEAKS_TFLOPS.items() if re.search(pattern, model))
+        assert set(peaks_tflops(model)) == known
+    assert peaks_tflops("NVIDIA H200")["float8"].value == 1979
 
 
 @pytest.mark.alone

@@ -109,6 +109,12 @@ class TestLife:
         assert left.wait(timeout=5) < 0
         assert processes_in(namespaces) == []
 
+    def test_what_is_just_about_to_enter_ends_too(self) -> None:
+        for _ in range(10):
+            with Lab(SMALL) as lab:
+                entering = [subprocess.Popen(lab.node_command(node, ["sleep", "1000"])) for node in (0, 1, 0, 1)]
+            assert all(process.wait(timeout=5) != 0 for process in entering)
+
     def test_an_exception_removes_it_too(self) -> None:
         class ItWentWrongError(Exception):
             pass
@@ -265,9 +271,9 @@ with Lab(LabShape(nodes=2, ranks_per_node=2, rate_bits_per_s=10**8)) as lab:
     there, inside = transfers(lab, [(0, 1), (0, 0)], [1_000_000] * 3)
     assert min(transfer.seconds for transfer in there) > 0.07, there
     assert min(transfer.seconds for transfer in inside) < 0.07, inside
-    left = subprocess.Popen(lab.node_command(1, ["sleep", "1000"]))
     assert remove_leftovers() == []
-assert left.wait(timeout=5) < 0
+    left = subprocess.Popen(lab.node_command(1, ["sleep", "1000"]))
+assert left.wait(timeout=5) != 0
 print(os.geteuid())
 """
         said = subprocess.run([*prefix, "-c", script], cwd=folder, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ import pytest
 
 from bench.launch.lab import Lab, LabShape
 from bench.launch.lab_holder import processes_in
-from bench.launch.lab_leftovers import OWNER_VARIABLE, owner_mark, remove_leftovers
+from bench.launch.lab_leftovers import MARK_VARIABLE, end_marked, new_mark, remove_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,12 +57,11 @@ class Owner:
         return [process for process in [self.holder, *self.ranks] if _is_running(process)]
 
     def end(self) -> None:
-        if self.child > 0:
-            os.kill(self.child, signal.SIGKILL)
         self.process.kill()
+        for process in [self.child, self.holder, *self.ranks]:
+            if process > 0 and _is_running(process):
+                os.kill(process, signal.SIGKILL)
         self.process.communicate()
-        for process in self.running():
-            os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -133,28 +132,41 @@ class TestMarks:
     @pytest.mark.parametrize(
         "change",
         [
-            pytest.param(lambda pid, start, space: f"{pid}:{start}:{space}", id="a living owner"),
-            pytest.param(lambda pid, start, space: f"{pid}:{start - 1}:{space + 1}", id="another pid namespace"),
+            pytest.param(lambda pid, start, space: f"{pid}:{start}:{space}:0", id="a living owner"),
+            pytest.param(lambda pid, start, space: f"{pid}:{start - 1}:{space + 1}:0", id="another pid namespace"),
             pytest.param(lambda pid, start, space: "no mark of ours", id="another program's variable"),
         ],
     )
     def test_that_spare_a_process(self, change: Callable[[int, int, int], str]) -> None:
-        with _marked(change(*map(int, owner_mark().split(":")))) as process:
+        with _marked(change(*_owner_of(new_mark()))) as process:
             remove_leftovers()
             assert process.poll() is None
             process.kill()
 
     @pytest.mark.alone
     def test_of_an_owner_whose_process_id_lives_on_in_another(self) -> None:
-        pid, start, space = map(int, owner_mark().split(":"))
-        with _marked(f"{pid}:{start - 1}:{space}") as process:
+        pid, start, space = _owner_of(new_mark())
+        with _marked(f"{pid}:{start - 1}:{space}:0") as process:
             texts = remove_leftovers()
             assert process.wait(timeout=5) == -signal.SIGKILL
         assert f"removed the lab of process {pid}, which is gone: ended its processes {process.pid}" in texts
 
+    def test_of_two_labs_of_one_owner_differ(self) -> None:
+        one, other = new_mark(), new_mark()
+        with _marked(one) as process, _marked(other) as spared:
+            assert end_marked(one) == [process.pid]
+            assert end_marked(one) == []
+            assert spared.poll() is None
+            spared.kill()
+
+
+def _owner_of(mark: str) -> tuple[int, int, int]:
+    pid, start, space, _ = map(int, mark.split(":"))
+    return pid, start, space
+
 
 def _marked(mark: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sleep", "1000"], env={**os.environ, OWNER_VARIABLE: mark})
+    return subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK_VARIABLE: mark})
 
 
 def _is_running(process: int) -> bool:
@@ -166,7 +178,7 @@ def _is_running(process: int) -> bool:
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 5
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

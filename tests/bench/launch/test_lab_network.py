@@ -13,7 +13,7 @@ from tests.bench.launch.lab_traffic import Transfer, sent_bytes, transfers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RATE = 10**8
+RATE = 2 * 10**7
 PAYLOAD_SHARE = 1448 / FRAME_BYTES
 """Bytes that TCP carries, of a full frame."""
 
@@ -52,36 +52,32 @@ def lab() -> Iterator[Lab]:
 @pytest.mark.lab
 @pytest.mark.usefixtures("lab_available")
 class TestLinks:
-    """At 100 Mbit/s, so that a busy machine keeps up. The upper bounds hold under any load."""
+    """At 20 Mbit/s, so that a busy machine keeps up. The least times hold under any load."""
 
     @pytest.mark.parametrize("route", [(0, 1), (1, 0), (3, 2)])
-    def test_one_message_gets_the_rate(self, lab: Lab, route: tuple[int, int]) -> None:
-        sizes = [100_000, 1_000_000, 2_000_000]
-        rounds = [transfers(lab, [route], sizes)[0] for _ in range(3)]
-        best = [min(transfer.seconds for transfer in same) for same in zip(*rounds, strict=True)]
-        for size, seconds in zip(sizes, best, strict=True):
-            assert seconds >= _least_seconds(size)
-        assert sizes[-1] * 8 / best[-1] >= 0.8 * RATE
+    def test_no_message_is_faster_than_the_rate(self, lab: Lab, route: tuple[int, int]) -> None:
+        sizes = [5_000, 50_000, 500_000]
+        for size, transfer in zip(sizes, transfers(lab, [route], sizes)[0], strict=True):
+            assert transfer.seconds >= _least_seconds(size)
 
     def test_nodes_share_nothing_but_their_own_links(self, lab: Lab) -> None:
         ring = [(node, (node + 1) % 4) for node in range(4)]
-        size = 1_000_000
-        best = min(_span(transfers(lab, ring, [size])) for _ in range(3))
+        size = 500_000
         # Through one shared link, it would take four times as long.
-        assert _least_seconds(size) <= best < 2 * size * 8 / RATE
+        assert any(_span(transfers(lab, ring, [size])) < 2.5 * size * 8 / RATE for _ in range(3))
 
     def test_a_node_cannot_receive_faster_than_its_link(self, lab: Lab) -> None:
-        size = 700_000
+        size = 200_000
         span = _span(transfers(lab, [(1, 0), (2, 0), (3, 0)], [size]))
         assert span >= _least_seconds(3 * size, depth=2)
 
     def test_a_node_cannot_send_faster_than_its_link(self, lab: Lab) -> None:
-        size = 700_000
+        size = 200_000
         span = _span(transfers(lab, [(0, 1), (0, 2), (0, 3)], [size]))
         assert span >= _least_seconds(3 * size)
 
     def test_ranks_of_a_node_talk_over_its_loopback(self, lab: Lab) -> None:
-        size = 20_000_000
+        size = 10_000_000
         links = [sent_bytes(lab, node, lab.node_interface(node)) for node in range(4)]
         loopback = sent_bytes(lab, 2, "lo")
         seconds = min(_span(transfers(lab, [(2, 2)], [size])) for _ in range(3))
@@ -90,7 +86,7 @@ class TestLinks:
         assert [sent_bytes(lab, node, lab.node_interface(node)) for node in range(4)] == links
 
     def test_bytes_between_two_nodes_touch_no_third(self, lab: Lab) -> None:
-        size = 500_000
+        size = 200_000
         before = [sent_bytes(lab, node, lab.node_interface(node)) for node in range(4)]
         transfers(lab, [(0, 3)], [size])
         zero, one, two, _ = [sent_bytes(lab, node, lab.node_interface(node)) - was for node, was in enumerate(before)]
@@ -102,11 +98,15 @@ class TestLinks:
 @pytest.mark.alone
 @pytest.mark.usefixtures("lab_available")
 @pytest.mark.parametrize("rate", [10**8, 10**9])
-def test_a_quiet_machine_reaches_the_rate(rate: int) -> None:
+def test_one_transfer_reaches_the_rate_and_no_more(rate: int) -> None:
     size = rate // 8 // 4
+    best = 0.0
     with Lab(LabShape(nodes=2, ranks_per_node=1, rate_bits_per_s=rate)) as lab:
-        best = min(transfers(lab, [(0, 1)], [65536, size])[0][1].seconds for _ in range(5))
-    assert 0.85 * rate <= size * 8 / best <= rate
+        for _ in range(10):
+            best = max(best, size * 8 / transfers(lab, [(0, 1)], [65536, size])[0][1].seconds)
+            if best >= 0.9 * rate:
+                break
+    assert 0.9 * rate <= best <= rate
 
 
 def _span(routes: list[list[Transfer]]) -> float:

@@ -10,11 +10,13 @@ import pytest
 
 from bench.launch.site import local_site
 from bench.launch.supervisor import Failure, Patience, RankProcesses
+from bench.launch.worker import HEARTBEAT_INTERVAL_S
 from bench.measure.sampling import Sampling
 from bench.suite import Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from bench.store.row import Row
 
@@ -92,22 +94,38 @@ def test_the_rank_that_fails_is_named(
         assert "boom" in found.details[victim]
 
 
-def test_children_of_a_dead_rank_end_with_it(ranks: RankProcesses) -> None:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    failure(ranks, "spawn_and_kill")
+def test_children_of_a_dead_rank_end_with_it(tmp_path: Path) -> None:
+    mark = {"BENCH_TEST_MARK": str(tmp_path)}
+    sites = [local_site(rank, WORLD, "cpu", 0) for rank in range(WORLD)]
+    with RankProcesses(sites, Patience(), environment=mark) as group:
+        assert group.start() is None
+        failure(group, "spawn_and_kill")
     deadline = time.monotonic() + 5
-    marks = ("bench.launch.worker",)
-    while time.monotonic() < deadline:
-        orphans = [
-            process
-            for process in psutil.process_iter(["cmdline", "ppid"])
-            if any(mark in " ".join(process.info["cmdline"] or []) for mark in marks)
-            and process.info["ppid"] in before | {1}
-        ]
-        if not orphans:
-            break
+    while (left := [process.pid for process in psutil.process_iter() if _is_marked(process, mark)]) and (
+        time.monotonic() < deadline
+    ):
         time.sleep(0.05)
-    assert orphans == []
+    assert left == []
+
+
+def _is_marked(process: psutil.Process, mark: dict[str, str]) -> bool:
+    try:
+        return mark.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def test_a_rank_that_ends_between_cases_is_noticed_before_the_next(ranks: RankProcesses) -> None:
+    assert isinstance(run(ranks, "none"), list)
+    assert ranks.lost_between_cases() is None
+    process = psutil.Process(ranks.pids[2])
+    process.kill()
+    deadline = time.monotonic() + 5
+    while (lost := ranks.lost_between_cases()) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert lost is not None
+    assert lost.startswith("rank 2 was killed by SIGKILL")
+    ranks.kill()
 
 
 def test_the_group_starts_again_after_a_failure(ranks: RankProcesses) -> None:
@@ -128,4 +146,5 @@ def test_a_group_that_cannot_start_says_why() -> None:
 
 def test_patience_is_never_longer_for_a_heartbeat_than_for_the_case() -> None:
     assert Patience.from_timeout(3).heartbeat_s == 3
+    assert Patience.from_timeout(0.1).heartbeat_s >= 4 * HEARTBEAT_INTERVAL_S
     assert Patience.from_timeout(600).heartbeat_s == Patience().heartbeat_s

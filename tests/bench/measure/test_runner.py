@@ -5,24 +5,35 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from bench.definitions import ALGBW, LATENCY, SHARE_OF_BOUND, Ceiling, Definition, Work
+from bench.measure import runner
 from bench.measure.group import RankGroup
 from bench.measure.progress import Progress
 from bench.measure.runner import placed_case, run_case, unmeasured_rows
-from bench.measure.sampling import Sampling
+from bench.measure.sampling import Sampling, StopReason, Timing
 from bench.suite import Axis, Case, Context, Metric, Site, Suite, Workload
+from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from bench.store.row import Row
 
 SAMPLING = Sampling(min_time_ns=2_000_000, max_time_ns=20_000_000, warmup_time_ns=1)
 OBSERVED = Definition("observed/test-v1", "count", "lower", "what the workload says")
+SPEEDUP = Definition(
+    "speedup/test-v1",
+    "ratio",
+    "higher",
+    "the baseline's time over run's",
+    against_baseline=lambda seconds, baseline_seconds, work: baseline_seconds / seconds,
+)
 
 
 @dataclass
@@ -35,6 +46,9 @@ class Plan:
     observed: Mapping[str, Sequence[float]] = field(default_factory=dict)
     skip: str | None = None
     memory_bytes: int = 0
+    metrics: tuple[Metric, ...] = ()
+    baseline: Callable[[], None] | None = None
+    setup: Callable[[Context], None] = lambda context: None
     calls: list[str] = field(default_factory=list)
 
 
@@ -50,19 +64,23 @@ class PlannedSuite(Suite):
         Metric("share_of_bound", SHARE_OF_BOUND),
         Metric("steps", OBSERVED),
     )
-    axes = (Axis("bytes", "bytes", "size"),)
+    axes = (Axis("bytes", "bytes", "size", minimum=1),)
     presets = {preset: {"bytes": [64]} for preset in ("quick", "standard", "full")}
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
     def setup(self, case: Case, context: Context) -> Workload:
+        self.plan.setup(context)
         return PlannedWorkload(self.plan)
+
+    def metrics_for(self, case: Case) -> tuple[Metric, ...]:
+        return self.plan.metrics or self.metrics
 
     def skip_reason(self, case: Case, site: Site) -> str | None:
         return self.plan.skip
 
-    def memory_bytes(self, case: Case) -> int:
+    def memory_bytes(self, case: Case, site: Site) -> int:
         return self.plan.memory_bytes
 
 
@@ -70,6 +88,7 @@ class PlannedWorkload(Workload):
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.work = plan.work
+        self.baseline = plan.baseline
 
     def run(self) -> None:
         self.plan.run()
@@ -89,7 +108,7 @@ def measure(plan: Plan, site: Site | None = None, distributed: bool = False) -> 
     suite = PlannedSuite(plan)
     suite.distributed = distributed  # type: ignore[misc]
     rows = run_case(suite, Case({"bytes": 64}), Context(site or Site(seed=5), RankGroup()), SAMPLING)
-    return {row.metric: row for row in rows}
+    return {row.metric if row.case == rows[0].case else f"{row.metric} {row.case}": row for row in rows}
 
 
 def test_every_metric_is_a_row_of_the_same_samples() -> None:
@@ -129,9 +148,112 @@ def test_what_the_hardware_cannot_do_is_invalid() -> None:
 
 
 def test_an_unknown_bound_is_skipped_with_its_reason() -> None:
-    rows = measure(Plan(work=Work(bytes=1)))
-    assert (rows["share_of_bound"].status, rows["steps"].status) == ("skipped", "skipped")
-    assert "not known" in rows["share_of_bound"].reason
+    rows = measure(Plan(work=Work(bytes=1), observed={"steps": [1]}))
+    assert [rows[name].status for name in ("latency", "share_of_bound", "steps")] == ["ok", "skipped", "ok"]
+    assert rows["share_of_bound"].reason == "share_of_bound is not known for this case here"
+    assert (rows["share_of_bound"].samples, rows["share_of_bound"].rank_max) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("observed", "reason"),
+    [
+        ({}, "the workload gave no sample of steps"),
+        ({"stepz": [1]}, "the workload gave no sample of steps"),
+        ({"steps": []}, "the workload gave no sample of steps"),
+        ({"steps": [1, math.inf]}, "the workload gave inf as a sample of steps"),
+        ({"steps": [math.nan, 1]}, "the workload gave nan as a sample of steps"),
+    ],
+)
+def test_an_observed_metric_without_numbers_fails(observed: Mapping[str, Sequence[float]], reason: str) -> None:
+    rows = measure(Plan(observed=observed))
+    assert (rows["steps"].status, rows["steps"].reason, rows["steps"].value) == ("failed", reason, None)
+    # What the clock measured is no worse for it.
+    assert rows["latency"].status == "ok"
+
+
+def test_a_definition_that_gives_no_number_fails() -> None:
+    for wrong in (math.nan, -math.inf):
+        broken = Definition("broken/test-v1", "count", "lower", "no number", lambda seconds, work, wrong=wrong: wrong)  # type: ignore[misc]
+        row = measure(Plan(metrics=(Metric("broken", broken),)))["broken"]
+        assert (row.status, row.reason) == ("failed", f"broken/test-v1 gives {wrong} for this workload")
+
+
+def timing_of(seconds: Sequence[Sequence[float]]) -> Timing:
+    durations = np.array(seconds)
+    return Timing(durations, np.zeros_like(durations), 3, StopReason.CONVERGED)
+
+
+@pytest.mark.parametrize("seconds", [[[1, 0, 1]], [[1, 1, 1], [0, 0, 1]]], ids=["an iteration", "a rank's median"])
+def test_what_the_clock_cannot_tell_is_invalid(
+    seconds: Sequence[Sequence[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "sample", lambda *_: timing_of(seconds))
+    rows = measure(Plan(observed={"steps": [1]}))
+    assert {(row.status, row.reason) for row in rows.values()} == {
+        ("invalid", "an iteration was shorter than the clock can tell")
+    }
+
+
+def test_a_metric_against_a_baseline_has_a_sample_an_iteration() -> None:
+    plan = Plan(
+        run=lambda: time.sleep(0.001),
+        baseline=lambda: time.sleep(0.004),
+        metrics=(Metric("latency", LATENCY), Metric("speedup", SPEEDUP)),
+    )
+    rows = measure(plan)
+    latency, speedup = rows["latency"], rows["speedup"]
+    assert (latency.status, speedup.status) == ("ok", "ok")
+    assert latency.value is not None
+    assert speedup.value is not None
+    assert latency.value < 4000
+    assert speedup.value > 1
+    assert speedup.n == len(speedup.samples) == latency.n
+    assert speedup.rank_min == speedup.rank_median == speedup.rank_max == speedup.value
+
+
+def test_values_against_a_baseline_follow_from_the_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = np.array([[1.0, 2.0, 3.0], [4.0, 1.0, 4.0]])
+    baseline = np.array([[8.0, 8.0, 8.0], [6.0, 20.0, 6.0]])
+    timing = Timing(run, np.zeros_like(run), 3, StopReason.CONVERGED, baseline)
+    monkeypatch.setattr(runner, "sample", lambda *_: timing)
+    row = measure(Plan(metrics=(Metric("speedup", SPEEDUP),)))["speedup"]
+    # Slowest ranks: 4, 2, 4 and 8, 20, 8. Ranks' own medians: 2, 4 and 8, 6.
+    assert (row.value, row.samples) == (2, [2, 10, 2])
+    assert (row.rank_min, row.rank_max, row.slowest_rank) == (4, 1.5, 1)
+    assert row.rank_median == pytest.approx(7 / 3, rel=1e-6)
+
+
+def test_a_metric_against_a_baseline_needs_one() -> None:
+    row = measure(Plan(metrics=(Metric("speedup", SPEEDUP),)))["speedup"]
+    assert (row.status, row.value) == ("failed", None)
+    assert "no baseline" in row.reason
+
+
+def test_a_metrics_own_parameters_join_its_rows() -> None:
+    ranges = [Metric("range_time", OBSERVED, {"range": name}) for name in ("dispatch", "combine")]
+    plan = Plan(
+        metrics=(Metric("latency", LATENCY), *ranges),
+        observed={"range_time[range=dispatch]": [3], "range_time[range=combine]": [4]},
+    )
+    rows = measure(plan)
+    assert list(rows) == [
+        "latency",
+        "range_time bytes=64,device=cpu,range=dispatch",
+        "range_time bytes=64,device=cpu,range=combine",
+    ]
+    latency, dispatch, combine = rows.values()
+    assert latency.params == {"bytes": 64, "device": "cpu"}
+    assert (dispatch.params, dispatch.value) == ({"bytes": 64, "device": "cpu", "range": "dispatch"}, 3)
+    assert (combine.params, combine.value) == ({"bytes": 64, "device": "cpu", "range": "combine"}, 4)
+
+
+def test_ceilings_go_by_the_metrics_key() -> None:
+    plan = Plan(
+        work=Work(ceilings={"steps[of=one]": Ceiling(2, "a limit")}),
+        metrics=(Metric("steps", OBSERVED, {"of": "one"}), Metric("steps", OBSERVED, {"of": "other"})),
+        observed={"steps[of=one]": [1], "steps[of=other]": [3]},
+    )
+    assert {row.status for row in measure(plan).values()} == {"ok"}
 
 
 def test_a_multi_rank_suite_in_a_world_of_one_measured_nothing() -> None:
@@ -145,6 +267,56 @@ def test_cases_that_cannot_run_here_are_skipped_before_setup() -> None:
         assert {row.status for row in rows.values()} == {"skipped"}
         assert words in rows["latency"].reason
         assert plan.calls == []
+
+
+def test_one_ranks_reason_skips_the_case_for_all(tmp_path: Path) -> None:
+    def body(context: Context) -> list[list[Any]]:
+        small, gpu = Plan(), Plan(skip="needs a GPU")
+        if context.site.rank == 1:
+            small.memory_bytes = 1 << 60
+        rows = [run_case(PlannedSuite(plan), Case({"bytes": 64}), context, SAMPLING) for plan in (small, gpu)]
+        assert small.calls == gpu.calls == []
+        return [[(row.status, row.reason) for row in of_case] for of_case in rows]
+
+    for small, gpu in run_world(2, body, tmp_path):
+        assert {status for status, _ in small + gpu} == {"skipped"}
+        assert all("of memory" in reason and reason.endswith("(rank 1)") for _, reason in small)
+        assert {reason for _, reason in gpu} == {"needs a GPU"}
+
+
+def test_ranks_take_the_same_turns_with_a_baseline(tmp_path: Path) -> None:
+    def body(context: Context) -> dict[str, Any]:
+        pause = 0.002 if context.site.rank == 1 else 0.001
+        plan = Plan(
+            run=lambda: time.sleep(pause),
+            baseline=lambda: time.sleep(5 * pause),
+            metrics=(Metric("latency", LATENCY), Metric("speedup", SPEEDUP)),
+        )
+        rows = run_case(PlannedSuite(plan), Case({"bytes": 64}), context, SAMPLING)
+        return {row.metric: (row.status, row.value, row.n, row.slowest_rank) for row in rows}
+
+    one, other = run_world(2, body, tmp_path)
+    assert one == other
+    assert (one["latency"][0], one["speedup"][0]) == ("ok", "ok")
+    assert one["speedup"][1] > 1
+    assert one["latency"][2:] == one["speedup"][2:]
+
+
+def test_device_memory_of_a_case_is_given_back(cuda_calls: list[str]) -> None:
+    class Held:
+        def __del__(self) -> None:
+            cuda_calls.append("freed")
+
+    class HoldingSuite(PlannedSuite):
+        def setup(self, case: Case, context: Context) -> Workload:
+            workload: Any = super().setup(case, context)
+            workload.held, workload.itself = Held(), workload
+            return workload  # type: ignore[no-any-return]
+
+    plan = Plan(observed={"steps": [1]})
+    run_case(HoldingSuite(plan), Case({"bytes": 64}), Context(Site(device="cuda"), RankGroup()), SAMPLING)
+    assert plan.calls == ["check", "close"]
+    assert cuda_calls[-2:] == ["freed", "empty_cache"]
 
 
 def test_the_workload_is_closed_whatever_happens() -> None:
@@ -164,6 +336,27 @@ def test_progress_tells_the_phase_and_counts_iterations() -> None:
     run_case(PlannedSuite(plan), Case({"bytes": 64}), Context(Site(), RankGroup()), SAMPLING, progress)
     assert seen == {("measure", True)}
     assert progress.phase == "done"
+
+
+def test_signs_of_life_are_counted_in_each_case() -> None:
+    progress = Progress()
+    seen = []
+
+    def long_setup(context: Context) -> None:
+        context.scratch["kept"] = True
+        for _ in range(3):
+            context.alive()
+        seen.append((progress.phase, progress.ticks))
+
+    context = Context(Site(), RankGroup())
+    plan = Plan(setup=long_setup, observed={"steps": [1]})
+    for _ in range(2):
+        run_case(PlannedSuite(plan), Case({"bytes": 64}), context, SAMPLING, progress)
+    assert seen == [("setup", 3)] * 2
+    assert context.scratch == {"kept": True}
+    # Where nobody watches, a sign of life does nothing.
+    context.alive()
+    assert progress.ticks == 3
 
 
 def test_the_place_is_part_of_a_multi_rank_case() -> None:

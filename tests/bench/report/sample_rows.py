@@ -224,6 +224,7 @@ def _alltoall() -> Iterator[Row]:
 def _allgather_latency() -> Iterator[Row]:
     for ranks, size in itertools.product((2, 4), [1 << e for e in range(8, 25)]):
         params = {"op": "all_gather", "ranks": ranks, "dtype": "bfloat16", "bytes": size, "algorithm": "library"}
+        params |= {"traffic": "uniform", "bytes_per_rank": size // ranks}
         params |= {"device": "cpu", "nodes": 1, "scope": "loopback", "backend": "gloo"}
         value = 30.0 * ranks + size / 3.4e3
         yield row(params, "latency", LATENCY, suite="allgather_latency", value=value, noise=0.04)

@@ -48,6 +48,7 @@ def test_number_takes_more_digits() -> None:
     [
         ("bytes", 1 << 20, "1MiB"),
         ("working_set_bytes", 3000, "2.93KiB"),
+        ("bytes_per_rank", 2048, "2KiB"),
         ("ranks", 1024, "1024"),
         ("alpha", 1.5, "1.5"),
         ("pinned", True, "true"),

@@ -75,7 +75,25 @@ def test_navigation_leads_to_what_exists() -> None:
         text = render(rows, runs, profile)
         targets = set(re.findall(r'href="#([^"]+)"', text))
         assert targets <= set(re.findall(r'id="([^"]+)"', text))
-        assert ("fits" in targets) == (profile is not None)
+        assert "fits" in targets
+
+
+def test_fits_are_explained_where_several_runs_leave_none() -> None:
+    rows, runs = sample_rows(), sample_runs()
+    reason = "No fits: a fit describes one run, and this report holds 2."
+    assert reason in render(rows, runs)
+    assert reason not in render(rows, runs, build_profile(rows, runs))
+    memory = [made for made in rows if made.suite == "memory"]
+    for text in (render(memory, runs), render(rows, runs[:1])):
+        assert 'id="fits"' not in text
+
+
+def test_an_interrupted_run_does_not_look_complete() -> None:
+    run = sample_runs()[0]
+    run.cases = 44
+    text = render([made for made in sample_rows() if made.suite == "allgather_latency"], [run])
+    assert "<strong>34 of 44 cases measured</strong>" in text
+    assert '<a class="chip missing" href="#runs">interrupted or still running</a>' in text
 
 
 def test_scripts_are_inlined_once_and_only_where_there_is_something_to_draw() -> None:

@@ -152,6 +152,82 @@ def test_fits_are_in_a_table_and_beside_the_measured_latency(browser: Browser, s
     )
 
 
+def test_the_fitted_table_fits_a_laptop_and_a_phone_tells_to_scroll(browser: Browser, sample_page: Path) -> None:
+    hidden = (
+        "const table = document.querySelector('#fits-table .scroll'); return table.scrollWidth - table.clientWidth;"
+    )
+    hint = "document.querySelector('#fits-table .scroll-hint')"
+    browser.open(sample_page, 1280)
+    assert browser.run(hidden) <= 0
+    assert browser.run(f"return {hint}.hidden")
+    browser.open(sample_page, 390)
+    assert browser.wait_for(f"!{hint}.hidden")
+    assert browser.run(hidden) > 0
+    edges = "document.querySelector('#fits-table .scroll').className"
+    assert browser.run(f"return {edges}") == "scroll more-right"
+    browser.run("document.querySelector('#fits-table .scroll').scrollLeft = 1e6;")
+    assert browser.wait_for(f"{edges} === 'scroll more-left'")
+
+
+def test_poor_fits_are_marked(browser: Browser, tmp_path: Path) -> None:
+    rows = [made for made in sample_rows() if made.suite == "alltoall" and made.params["traffic"] == "zipf"]
+    for made in rows:
+        if made.metric == "latency" and made.params["bytes"] == 8192 and made.params["ranks"] == 2:
+            made.value = (made.value or 0.0) * 12
+    browser.open(write_html(tmp_path / "report.html", rows, sample_runs(), build_profile(rows, sample_runs())))
+    lines = browser.run("return [...document.querySelectorAll('#fits-table tbody tr')].map((each) => each.innerText)")
+    assert [("poor fit" in line, "~" in line) for line in lines] == [(True, True), (False, False)]
+
+
+def test_the_value_axis_is_linear_or_logarithmic_as_the_reader_chooses(browser: Browser, sample_page: Path) -> None:
+    browser.open(sample_page)
+    browser.run(DRAW_ALL)
+    axis = "document.querySelector('#suite-alltoall .plot').layout.yaxis"
+    press = (
+        "[...document.querySelectorAll('#suite-alltoall .choice button')]"
+        ".find((button) => button.textContent === arguments[0]).click();" + DRAW_ALL
+    )
+    chosen = "document.querySelector('#suite-alltoall .choice[aria-label=\"y axis\"] [aria-pressed=true]').textContent"
+    assert browser.run(f"return {axis}.type") != "log"
+    assert browser.run(f"return {chosen}") == "linear"
+    browser.run(press, "log")
+    assert browser.run(f"return {axis}.type") == "log"
+    browser.run(press, "latency")
+    assert browser.run(f"return [{axis}.type, {axis}.title.text, {chosen}]") == ["log", "latency, µs", "log"]
+    browser.run(press, "linear")
+    assert browser.run(f"return {axis}.type") != "log"
+    browser.run(press, "busbw")
+    assert browser.run(f"return [{axis}.type, {chosen}]") == ["log", "log"]
+    assert browser.errors() == []
+
+
+def test_marks_of_curves_are_explained(browser: Browser, sample_page: Path) -> None:
+    browser.open(sample_page)
+    texts = [
+        browser.run(f"return document.querySelector('#suite-{suite} .marks').textContent")
+        for suite in ("allgather_latency", "collectives")
+    ]
+    assert "Dotted line: the fit" in texts[0]
+    assert "Hollow marker" not in texts[0]
+    assert "Hollow marker: did not settle" in texts[1]
+
+
+def test_heat_maps_leave_no_empty_space(browser: Browser, sample_page: Path) -> None:
+    browser.open(sample_page)
+    browser.run(DRAW_ALL)
+    spare = browser.run(
+        "return [...document.querySelectorAll('.heat .plot')].map("
+        "(plot) => plot.clientHeight - plot.querySelector('.main-svg').clientHeight)"
+    )
+    assert spare
+    assert all(pixels <= 2 for pixels in spare), spare
+
+
+def test_one_row_is_no_rows(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write(tmp_path, [row({"ranks": 1}, "latency", LATENCY, value=3.5)]))
+    assert browser.run("return document.querySelector('.tools [role=status]').textContent") == "1 row"
+
+
 def test_emulated_plots_and_rows_carry_the_badge_and_no_others(browser: Browser, sample_page: Path) -> None:
     browser.open(sample_page)
     badge = "each.querySelector('.badge.emulated')"

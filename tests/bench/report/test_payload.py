@@ -73,14 +73,26 @@ def test_fit_table_has_a_row_a_segment_and_says_what_all_share() -> None:
     assert len(table["rows"]) == segments
     assert table["shared"] == {"backend": "gloo", "device": "cpu"}
     emulated = [each for each in table["rows"] if each["lab"]]
-    assert {each["scope"] for each in emulated} == {"lab"}
-    assert all("collectives · " in each["curve"] for each in emulated)
+    assert all(each["curve"].startswith("collectives · ") for each in emulated)
+    assert {each["curve"].rpartition(" · ")[2] for each in emulated} == {"lab"}
 
 
 def test_a_curve_without_a_fit_says_why() -> None:
     few = [made for made in sample_rows() if made.suite == "alltoall" and int(made.params["bytes"]) <= 8192]
     table: Any = fit_table(build_profile(few, sample_runs()))
     assert all(each["note"] and "alpha_us" not in each for each in table["rows"])
+
+
+def test_a_fit_that_is_far_off_at_a_point_is_poor() -> None:
+    rows = [made for made in sample_rows() if made.suite == "alltoall" and made.params["traffic"] == "zipf"]
+    for made in rows:
+        if made.metric == "latency" and made.params["bytes"] == 8192 and made.params["ranks"] == 2:
+            made.value = (made.value or 0.0) * 12
+    table: Any = fit_table(build_profile(rows, sample_runs()))
+    assert {(each["ranks"], each["poor"], each["worst"] > 0.5) for each in table["rows"]} == {
+        (2, True, True),
+        (4, False, False),
+    }
 
 
 def test_break_even_table() -> None:

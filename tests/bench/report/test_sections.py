@@ -74,13 +74,32 @@ def test_machine_in_a_line() -> None:
 
 def test_reproducing_adds_the_seed_only_if_it_was_not_typed() -> None:
     characterize, lab = sample_runs()
-    text = run_list([characterize])
+    text = run_list([characterize], {})
     assert "<dd>bench characterize --preset quick</dd>" in text
     assert "bench characterize --preset quick --seed 7</code>" in text
-    assert run_list([lab]).count("--seed 7") == 2
-    assert LAB in run_list([lab])
-    assert "bench run &#x27;a b&#x27; --seed=3</code>" in run_list([replace(lab, command=["run", "a b", "--seed=3"])])
-    assert "No run record" in run_list([])
+    assert run_list([lab], {}).count("--seed 7") == 2
+    assert LAB in run_list([lab], {})
+    spaced = replace(lab, command=["run", "a b", "--seed=3"])
+    assert "bench run &#x27;a b&#x27; --seed=3</code>" in run_list([spaced], {})
+    assert "No run record" in run_list([], {})
+
+
+def test_an_interrupted_run_says_how_to_go_on() -> None:
+    run = replace(sample_runs()[0], cases=44)
+    text = run_list([run], {run.run_id: 43})
+    assert f"1 of 44 have rows; interrupted or still running (if interrupted: bench run --resume {run.run_id})" in text
+    assert "<dt>Cases</dt><dd>44</dd>" in run_list([run], {})
+    assert "Cases" not in run_list([replace(run, cases=0)], {})
+
+
+def test_what_a_machine_does_not_tell_is_unknown_and_what_it_lacks_is_none() -> None:
+    run = replace(
+        sample_runs()[0], fingerprint={"identity": {"nccl": None, "gpus": []}, "volatile": {"container": None}}
+    )
+    text = environments([run])
+    assert '<dt>nccl</dt><dd><span class="quiet">unknown</span></dd>' in text
+    assert '<dt>gpus</dt><dd><span class="quiet">none</span></dd>' in text
+    assert '<dt>container</dt><dd><span class="quiet">none</span></dd>' in text
 
 
 def test_definitions_are_those_used() -> None:
@@ -100,6 +119,7 @@ def test_definitions_are_those_used() -> None:
 def test_legend_tells_binary_sizes_and_decimal_rates() -> None:
     assert "1 MiB = 1024 KiB" in legend()
     assert "1 GB/s = 10⁹ bytes" in legend()
+    assert "Half the interquartile range" in legend()
 
 
 def test_anchors_differ_where_names_differ() -> None:

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from bench.definitions import ALGBW, LATENCY
-from bench.report.terminal import summary_table
-from tests.bench.report.sample_rows import LAB, row, sample_rows
+from bench.report.terminal import LAUNCHER_RANKS, print_table, summary_table
+from tests.bench.report.sample_rows import LAB, RUN_ID, row, sample_rows, sample_runs
 
 if TYPE_CHECKING:
     from bench.store.row import Row
@@ -38,7 +38,10 @@ def test_wide_shows_all_columns_and_narrow_names_those_left_out() -> None:
     assert header in " ".join(wide.split())
     assert "left out" not in wide
     assert "op ranks bytes scope busbw GB/s latency us wrong" in " ".join(narrow.split())
-    assert "left out for the width: nodes, n, share_of_bound, algbw GB/s" in narrow
+    assert "left out for the width: algbw GB/s, nodes, n, share_of_bound; COLUMNS=120 shows them" in " ".join(
+        narrow.split()
+    )
+    assert "left out" not in printed(sample_rows(), 120).partition("alltoall")[0]
 
 
 def test_a_line_a_case_with_value_spread_and_mark() -> None:
@@ -48,6 +51,50 @@ def test_a_line_a_case_with_value_spread_and_mark() -> None:
     )
     [unsettled] = [line for line in text.splitlines() if line.split()[:3] == ["all_gather", "4", "1KiB"]]
     assert unsettled.split()[4::2][:2] == ["~0.0134", "~57.2"]
+
+
+def test_what_follows_from_busbw_makes_room_first() -> None:
+    table = printed(sample_rows(), 100).partition("alltoall")[2]
+    assert "left out for the width: algbw GB/s; COLUMNS=" in table.partition("\nallgather_latency")[0]
+
+
+def test_marks_are_explained_where_there_are_any() -> None:
+    steady = row({"ranks": 2}, "latency", LATENCY, value=1.0)
+    assert "\n± half the interquartile range of the samples\n" in printed([steady], 80)
+    steady.samples, steady.stop_reason = [1.0], "max_time"
+    assert "\n~ did not settle\n" in printed([steady], 80)
+    steady.stop_reason = "converged"
+    assert "settle" not in printed([steady], 80)
+
+
+def test_an_interrupted_run_is_told_from_a_complete_one() -> None:
+    run = sample_runs()[0]
+    run.cases = 44
+    only = row({"ranks": 2}, "latency", LATENCY, value=1.0, run_id=RUN_ID)
+    stream = io.StringIO()
+    print_table([only], [run], file=stream)
+    assert stream.getvalue().endswith("\n1 of 44 cases measured; interrupted or still running.\n")
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal, as the one that mpirun gives its first rank."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("name", ["", *LAUNCHER_RANKS])
+def test_colour_is_for_people_and_not_for_ranks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    for quiet in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(quiet, raising=False)
+    stream = Terminal()
+    print_table(sample_rows(), file=stream, environment={name: "0"} if name else {})
+    text = stream.getvalue()
+    assert ("\x1b[" in text) == (not name)
+    if name:
+        assert max(map(len, text.splitlines())) <= 80
 
 
 def test_failures_and_verdict_come_last() -> None:
