@@ -241,8 +241,18 @@ def _add_commands_of_other_packages() -> None:
             app.command(entry.name)(command)
 
 
+def _open_standard_streams() -> None:
+    """Give closed standard streams a place to go, or the next file opened would get what is meant for them."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def main() -> None:
     """Entry point: errors that a user can meet end with one line and their exit code."""
+    _open_standard_streams()
     try:
         _add_commands_of_other_packages()
         status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from bench.session import Listener
@@ -53,9 +54,9 @@ class ConsoleListener(Listener):
             try:
                 self._rows_to.write("".join(f"{row.to_json()}\n" for row in rows))
                 self._rows_to.flush()
-            except BrokenPipeError:
+            except OSError as error:
                 self._rows_to = None
-                self._say("nobody reads the rows any more; they go on into the store")
+                self._say(f"rows cannot be written any more ({error.strerror}); they go on into the store")
         bad = next((row for row in rows if row.status in ("failed", "timeout", "invalid")), None)
         if bad:
             self._say(f"{bad.status}: {job.suite_name} {describe(job)}: {bad.reason}")
@@ -75,7 +76,9 @@ class ConsoleListener(Listener):
         if self._progress:
             self._progress.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            # A run goes on when nobody is left to read about it.
+            with suppress(OSError, ValueError):
+                print(text, file=sys.stderr, flush=True)
 
     def _start_bar(self, total: int) -> None:
         from rich.console import Console

@@ -46,7 +46,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         UsageError: not a size, ambiguous, negative, or no whole number of bytes.
     """
-    match = _NUMBER_WITH_UNIT.fullmatch(text)
+    match = _NUMBER_WITH_UNIT.fullmatch(text) if len(text) < 40 else None
     if not match:
         raise UsageError(f"{text!r} is not a size; write bytes (4096), 1MiB or 1MB")
     number, unit = match.groups()
@@ -77,7 +77,7 @@ def format_bytes(count: int) -> str:
 
 def parse_bit_rate(text: str) -> int:
     """Bits a second from ``1gbit`` or ``500mbit`` (decimal, as in ``tc``)."""
-    match = _NUMBER_WITH_UNIT.fullmatch(text)
+    match = _NUMBER_WITH_UNIT.fullmatch(text) if len(text) < 40 else None
     factor = BIT_RATE_UNITS.get(match.group(2).upper()) if match else None
     if not match or factor is None or float(match.group(1)) <= 0:
         raise UsageError(f"{text!r} is not a link rate; write for example 1gbit or 500mbit")

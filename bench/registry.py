@@ -32,7 +32,10 @@ def load_suite(name: str) -> Suite:
         target = _load(entries[name])
     if not (isinstance(target, type) and issubclass(target, Suite)):
         raise UsageError(f"{name!r} is not a suite: it must be a subclass of bench.suite.Suite")
-    return target()
+    try:
+        return target()
+    except Exception as error:
+        raise UsageError(f"suite {name!r} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def command_entries() -> list[EntryPoint]:
@@ -43,13 +46,15 @@ def command_entries() -> list[EntryPoint]:
 def _load(entry: EntryPoint) -> object:
     try:
         return entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"suite {entry.name!r} ({entry.value}) cannot be loaded: {error!r}") from error
 
 
 def _import_reference(reference: str) -> object:
     module_name, _, class_name = reference.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
+        raise UsageError(f"{reference!r} is not a reference to a suite; write package.module:Class")
     try:
         return getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"suite {reference!r} cannot be loaded: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"suite {reference!r} cannot be loaded: {type(error).__name__}: {error}") from error

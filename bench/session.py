@@ -34,8 +34,11 @@ START_ATTEMPTS = 2
 """A group that fails to start so often in a row will not start for the next case either."""
 
 
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class InterruptedRunError(BaseException):
-    """SIGTERM, made an exception so that everything is cleaned up as after Ctrl-C."""
+    """An ending signal, made an exception so that everything is cleaned up."""
 
 
 class Listener:
@@ -137,14 +140,20 @@ def reopen(run: str, store: Path, machine: dict[str, Any] | None = None) -> RunW
     """
     from bench.store.reader import Store
 
-    writer = RunWriter.reopen(store, Store(store).resolve(run))
-    differences = identity_differences(writer.record.fingerprint, machine or fingerprint())
+    reader = Store(store)
+    run_id = reader.resolve(run)
+    record = reader.record(run_id)
+    differences = identity_differences(record.fingerprint, machine or fingerprint())
     if differences:
-        writer.close()
-        raise UsageError(
-            f"run {writer.record.run_id} was measured elsewhere ({'; '.join(differences)}); start a new run"
-        )
-    return writer
+        raise UsageError(f"run {run_id} was measured elsewhere ({'; '.join(differences)}); start a new run")
+    make_sweep(*_asked(record))
+    return RunWriter.reopen(store, run_id)
+
+
+def _asked(record: RunRecord) -> tuple[Request, int | None]:
+    """What a stored run was asked for, and the world of its lab if it had one."""
+    request = Request.from_dict(record.plan)
+    return request, LabShape.parse(request.lab).world if request.lab else None
 
 
 def jobs_left(jobs: Sequence[Job], run_id: str, store: Path, site_of: Callable[[Job], Site]) -> list[Job]:
@@ -223,22 +232,43 @@ def _measure(
     resumed: int,
 ) -> Outcome:
     outcome = Outcome(writer.record.run_id, cases_left=len(jobs))
+    if resumed:
+        from bench.store.reader import Store
+
+        outcome.rows += Store(store).rows(run_ids=[outcome.run_id])
     listener.started(outcome.run_id, jobs, resumed)
-    try:
-        with _sigterm_as_exception(), ExitStack() as stack:
-            if shape:
-                for text in remove_leftovers():
-                    listener.note(text)
-            lab = stack.enter_context(Lab(shape)) if shape else None
-            for job, rows, seconds in _supervise(request, shape, lab, jobs, store, outcome.run_id, listener):
-                writer.append(rows)
-                outcome.rows += rows
-                outcome.cases_left -= 1
-                listener.case_ended(job, rows, seconds)
-    except (KeyboardInterrupt, InterruptedRunError):
-        outcome.interrupted = True
-    writer.seal()
+    with _signals_end_the_run():
+        try:
+            with ExitStack() as stack:
+                if shape:
+                    for text in remove_leftovers():
+                        listener.note(text)
+                lab = stack.enter_context(Lab(shape)) if shape else None
+                for job, rows, seconds in _supervise(request, shape, lab, jobs, store, outcome.run_id, listener):
+                    kept = _append(writer, job, rows)
+                    outcome.rows += kept
+                    outcome.cases_left -= 1
+                    listener.case_ended(job, kept, seconds)
+        except InterruptedRunError:
+            outcome.interrupted = True
+        writer.seal()
     return outcome
+
+
+def _append(writer: RunWriter, job: Job, rows: list[Row]) -> list[Row]:
+    """Store the rows of a case; values that no store can hold make it a failed one."""
+    try:
+        writer.append(rows)
+    except ValueError as error:
+        rows = [replace(row, **_failed(f"{job.suite_name} gave what cannot be stored: {error}")) for row in rows]
+        writer.append(rows)
+    return rows
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    """The fields of a row without a number."""
+    none: dict[str, Any] = dict.fromkeys(("value", "rank_min", "rank_median", "rank_max", "slowest_rank", "wrong"))
+    return {**none, "n": 0, "samples": [], "status": "failed", "reason": reason}
 
 
 def _supervise(
@@ -305,12 +335,17 @@ def _threads(world: int) -> dict[str, str]:
 
 
 @contextmanager
-def _sigterm_as_exception() -> Iterator[None]:
-    def raise_it(*_: Any) -> None:
+def _signals_end_the_run() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a lost terminal raise once; more of them must not disturb the cleaning up after the first."""
+
+    def end_once(*_: Any) -> None:
+        for ending in ENDING_SIGNALS:
+            signal.signal(ending, signal.SIG_IGN)
         raise InterruptedRunError
 
-    previous: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, raise_it)
+    previous = {ending: signal.signal(ending, end_once) for ending in ENDING_SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for ending, handler in previous.items():
+            signal.signal(ending, handler)

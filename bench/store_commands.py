@@ -68,7 +68,8 @@ def query(
 ) -> None:
     """Query all stored rows with SQL, in place.
 
-    The views are `rows` (the fields of a row; params is JSON) and `runs` (records, state, counts).
+    The views are `rows` (the fields of a row; params is JSON) and `runs` (their records and states).
+    A case is written "case", in double quotes: the word alone is SQL's own.
 
     Example: bench db query "select metric, median(value) from rows where params->>'$.op' = 'all_gather' group by all"
     """

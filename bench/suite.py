@@ -7,6 +7,7 @@ ranks, warm-up, timing, checks, progress, storage. ``CONTRIBUTING.md`` shows a w
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -121,9 +122,12 @@ class Axis:
             return [part == "true"]
         if self.kind == "float":
             try:
-                return [float(part)]
+                value = float(part)
             except ValueError:
-                raise UsageError(f"{self.name} takes numbers, not {part!r}") from None
+                value = math.nan
+            if not math.isfinite(value):
+                raise UsageError(f"{self.name} takes finite numbers, not {part!r}")
+            return [value]
         return [part]
 
 
@@ -140,6 +144,20 @@ class Case:
 
     def __getitem__(self, name: str) -> Any:
         return self.params[name]
+
+
+def require_plain(suite: str, params: Mapping[str, Value]) -> None:
+    """Refuse parameters that cannot be stored: only plain, finite int, float, str and bool can.
+
+    Raises:
+        UsageError: names the suite, the parameter and its type (numpy's integers are the usual case).
+    """
+    for name, value in params.items():
+        if type(value) not in (int, float, str, bool) or (isinstance(value, float) and not math.isfinite(value)):
+            raise UsageError(
+                f"suite {suite!r}: parameter {name!r} is {value!r} ({type(value).__name__});"
+                " it must be a plain, finite int, float, str or bool"
+            )
 
 
 def _canonical(value: Value) -> str:

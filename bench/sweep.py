@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from bench.errors import UsageError
 from bench.registry import load_suite
-from bench.suite import PRESETS, Axis, Case, Preset, Suite, Value
+from bench.suite import PRESETS, Axis, Case, Preset, Suite, Value, require_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e7
+PLACE_PARAMETERS = ("device", "nodes", "scope", "backend", "lab")
+"""Added to the parameters of every case by the place it runs in, so no axis may have these names."""
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
@@ -54,9 +58,15 @@ class Request:
             raise UsageError("--lab emulates a cluster of CPU ranks; leave --device cuda out")
         if any(ranks < 1 for ranks in self.ranks):
             raise UsageError(f"--ranks needs whole numbers from 1 up, not {min(self.ranks)}")
+        if self.lab and self.ranks:
+            raise UsageError("--lab gives the number of ranks by its shape; leave --ranks out")
+        if self.ranks and any(text.partition("=")[0] == "ranks" for text in self.overrides):
+            raise UsageError("--ranks and --set ranks= say the same; give one of them")
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError("--seed needs a number of at most 64 bits")
         for name, seconds in (("--max-time", self.max_time_s), ("--timeout", self.timeout_s)):
-            if seconds is not None and not seconds > 0:
-                raise UsageError(f"{name} needs seconds above 0, not {seconds:g}")
+            if seconds is not None and not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+                raise UsageError(f"{name} needs seconds from {LEAST_SECONDS:g} to {MOST_SECONDS:g}, not {seconds:g}")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,10 +104,19 @@ def make_sweep(request: Request, lab_world: int | None = None) -> list[Job]:
         UsageError: an unknown suite, parameter or value, or nothing left to measure.
     """
     suites = [(name, load_suite(name)) for name in dict.fromkeys(request.suites)]
+    for name, suite in suites:
+        _refuse_broken(name, suite)
     _refuse_placement_without_ranks(request, [suite for _, suite in suites])
     overrides = _parse_assignments("--set", request.overrides, [suite for _, suite in suites])
     selections = _parse_assignments("--select", request.select, [suite for _, suite in suites])
-    jobs = [job for name, suite in suites for job in _jobs_of(name, suite, request, overrides, selections, lab_world)]
+    jobs: list[Job] = []
+    for name, suite in suites:
+        try:
+            jobs += _jobs_of(name, suite, request, overrides, selections, lab_world)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(f"suite {name!r} cannot make its cases: {type(error).__name__}: {error}") from error
     if not jobs:
         raise UsageError("no case is left to measure; `bench list SUITE` shows the parameters and their values")
     return sorted(jobs, key=lambda job: job.world)
@@ -111,6 +130,16 @@ def rotated(jobs: Sequence[Job], start_at: int) -> list[Job]:
         offset = start_at % len(of_world)
         result += of_world[offset:] + of_world[:offset]
     return result
+
+
+def _refuse_broken(name: str, suite: Suite) -> None:
+    """A suite that breaks its contract is refused by name, before anything is measured."""
+    axes = [axis.name for axis in suite.axes]
+    taken = [axis for axis in axes if axis in PLACE_PARAMETERS]
+    if taken:
+        raise UsageError(f"suite {name!r}: the parameter {taken[0]!r} is set by the place it runs in; rename the axis")
+    if suite.distributed and "ranks" not in axes:
+        raise UsageError(f"suite {name!r} runs on many ranks, so it needs an axis named 'ranks'")
 
 
 def _refuse_placement_without_ranks(request: Request, suites: Sequence[Suite]) -> None:
@@ -132,11 +161,15 @@ def _jobs_of(
     if suite.distributed and (lab_world or request.ranks):
         values["ranks"] = [lab_world] if lab_world else list(request.ranks)
     keep = [_matcher(axes[key], text) for key, text in selections.items() if key in axes]
-    return [
-        Job(name, suite, case, int(case["ranks"]) if suite.distributed else 1)
-        for case in suite.cases(request.preset, values)
-        if all(matches(case) for matches in keep)
-    ]
+    jobs: dict[str, Job] = {}
+    for case in suite.cases(request.preset, {axis: list(dict.fromkeys(chosen)) for axis, chosen in values.items()}):
+        if all(matches(case) for matches in keep):
+            world = int(case["ranks"]) if suite.distributed else 1
+            if world < 1:
+                raise UsageError(f"ranks needs whole numbers from 1 up, not {world}")
+            require_plain(name, case.params)
+            jobs.setdefault(case.id, Job(name, suite, case, world))
+    return list(jobs.values())
 
 
 def _parse_assignments(option: str, texts: Sequence[str], suites: Sequence[Suite]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
@@ -102,14 +103,17 @@ def characterizing_suites() -> tuple[str, ...]:
 
 def run_and_show(options: RunOptions, json_to: str | None) -> int:
     """``bench run``: measure, show a table (or rows as JSON), and give the exit code."""
+    options.request()
     with ExitStack() as stack:
-        rows_to = stack.enter_context(_open_rows(json_to)) if json_to else None
+        rows_to = stack.enter_context(_open_rows(json_to)) if json_to is not None else None
         launched = detect()
         outcome = _measure(options, launched, rows_to)
     if launched and launched.rank != 0:
         return outcome.exit_code
     if json_to != "-":
-        _print_rows(*load_runs(options.store_path, (outcome.run_id,)))
+        from bench.report.terminal import print_table
+
+        print_table(*load_runs(options.store_path, (outcome.run_id,)))
     _say_how_it_ended(outcome, options)
     return outcome.exit_code
 
@@ -119,6 +123,8 @@ def characterize_and_show(options: RunOptions, output: Path | None, as_json: boo
     launched = detect()
     if options.resume is None:
         options = replace(options, suites=characterizing_suites())
+    if output is not None:
+        make_folder(output)
     outcome = _measure(options, launched, None)
     if launched and launched.rank != 0:
         return outcome.exit_code
@@ -145,7 +151,9 @@ def report_runs(names: tuple[str, ...], html: Path | None, as_json: bool, store:
         for row in rows:
             print(row.to_json())
     else:
-        _print_rows(rows, runs)
+        from bench.report.terminal import print_table
+
+        print_table(rows, runs)
 
 
 def load_runs(store: Path, names: tuple[str, ...]) -> tuple[list[Row], list[RunRecord]]:
@@ -170,13 +178,24 @@ def write_results(rows: list[Row], runs: list[RunRecord], folder: Path) -> tuple
     from bench.report.html import write_html
 
     profile = build_profile(rows, runs)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot make the folder {folder}: {error.strerror}; choose another with --output") from error
+    make_folder(folder)
     profile_path = folder / "profile.json"
     profile.save(profile_path)
     return profile_path, write_html(folder / "report.html", rows, runs, profile)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for results, and see that it can be written, before anything is measured for it.
+
+    Raises:
+        StoreError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StoreError(f"cannot write into {folder}: {error.strerror}; choose another with --output") from error
 
 
 def build_profile_if_any(rows: list[Row], runs: list[RunRecord]) -> PlatformProfile | None:
@@ -219,14 +238,6 @@ def _open_rows(target: str) -> Iterator[IO[str]]:
         raise UsageError(f"cannot write {target}: {error.strerror}") from error
     with file:
         yield file
-
-
-def _print_rows(rows: list[Row], runs: list[RunRecord]) -> None:
-    from rich.console import Console
-
-    from bench.report.terminal import summary_table
-
-    Console().print(summary_table(rows))
 
 
 def _say_how_it_ended(outcome: Outcome, options: RunOptions) -> None:

@@ -24,8 +24,9 @@ at different moments of a noisy machine, but a value from an unfinished kernel i
 DECLARED_MARGIN = 1.05
 """How much faster than a declared link rate is impossible."""
 
-LINK_BURST_BYTES = 1 << 20
-"""What a shaped link may let through at once, beyond its rate: left out of the impossible, not of the bound."""
+LINK_BURST_BYTES, LINK_BURST_S = 1 << 20, 850e-6
+"""What a shaped link may let through at once, beyond its rate (the larger of the two, the time at the link's rate):
+left out of the impossible, not of the bound."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ def bounded_work(size: int, busbw_factor: float, least: LeastBytes, capacity: Ca
     impossible = max(port, together) / MEASURED_MARGIN
     source = f"{MEASURED_MARGIN:g} times what raw transfers between these ranks reached"
     if capacity.declared and capacity.node_link is not None:
-        beyond_burst = max(0.0, least.node_link - LINK_BURST_BYTES) / capacity.node_link / DECLARED_MARGIN
+        burst = max(LINK_BURST_BYTES, LINK_BURST_S * capacity.node_link)
+        beyond_burst = max(0.0, least.node_link - burst) / capacity.node_link / DECLARED_MARGIN
         if beyond_burst > impossible:
             impossible, source = beyond_burst, f"the declared link rate + {DECLARED_MARGIN - 1:.0%}"
     else:

@@ -280,13 +280,13 @@ def _explain(error: str, refused: str | None) -> str:
 
 
 def _parse_count(key: str, value: str) -> int:
-    if not value.isdecimal():
+    if not value.isdecimal() or len(value) > 9:
         raise UsageError(f"{key} in a lab takes a whole number, not {value!r}")
     return int(value)
 
 
 def _parse_delay(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s)", text)
     if not match:
         raise UsageError(f"{text!r} is not a delay; write for example 100us or 2ms")
     return round(float(match.group(1)) * _DELAY_UNITS_US[match.group(2)])

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 POLL_S = 0.1
 STOP_TIMEOUT_S = 5.0
 STOP_POLL_S = 0.02
+PAUSE_S = 1.0
+"""Taking messages lasts POLL_S at most; much longer, and this process did not run."""
 GRACE_S = 0.5
 """After the first sign of trouble: time for the other signs to arrive, so that the cause can be told from its
 consequences (a dead rank also makes its peers raise)."""
@@ -236,12 +238,21 @@ class RankProcesses:
         for rank in self._ranks:
             rank.last_seen = self._moved
         while not all(getattr(rank, goal) for rank in self._ranks):
+            before = time.monotonic()
             self._take_messages()
+            self._forgive_pause(time.monotonic() - before)
             failure = self._failure(goal, stall_s)
             if failure:
                 self.kill()
                 return failure
         return None
+
+    def _forgive_pause(self, seconds: float) -> None:
+        """A supervisor that was itself stopped (Ctrl-Z, a suspended job) must not charge its ranks with that time."""
+        if seconds > PAUSE_S:
+            self._moved += seconds
+            for rank in self._ranks:
+                rank.last_seen += seconds
 
     def _take_messages(self) -> None:
         for key, _ in self._selector.select(POLL_S):
@@ -279,11 +290,13 @@ class RankProcesses:
                 self._take_messages() if self._selector.get_map() else time.sleep(POLL_S)
             return self._cause(goal)
         now = time.monotonic()
-        silent = [rank for rank in self._ranks if now - rank.last_seen > self._patience.heartbeat_s]
+        # Loading torch for the first time may keep a worker from beating, so a start has the start's patience.
+        heartbeat_s = stall_s if goal == "ready" else self._patience.heartbeat_s
+        silent = [rank for rank in self._ranks if now - rank.last_seen > heartbeat_s]
         if silent:
             names = ", ".join(f"rank {rank.rank} ({process_state(rank.process.pid)})" for rank in silent)
             return self._with_stacks(
-                "timeout", f"{names} stopped answering for {self._patience.heartbeat_s:g} s in {silent[0].position}"
+                "timeout", f"{names} stopped answering for {heartbeat_s:g} s in {silent[0].position}"
             )
         if now - self._moved > stall_s:
             failure = self._with_stacks("timeout", "")

@@ -16,13 +16,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from bench.errors import EXIT_NOT_MEASURED, BenchError
-from bench.launch.diagnosis import name_stalled
+from bench.errors import EXIT_NOT_MEASURED
+from bench.launch.diagnosis import name_stalled, one_line
 from bench.launch.stacks import dump_stack
 from bench.launch.supervisor import Failure, Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch.distributed import Store
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 BEAT_S = 0.5
 STALE_S = 1.6
 """A heartbeat this old, once there is other evidence of trouble, means that its rank is dead."""
+STALE_WHEN_SIGNALLED_S = 0.7
+"""mpirun kills a second after it asked; what is to be stored must be stored by then."""
 STACKS_WAIT_S = 3.0
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 
@@ -75,6 +77,7 @@ class Watch:
         self._on_failure = on_failure
         self._beats = [Beat(changed=time.monotonic(), moved=time.monotonic()) for _ in range(world)]
         self._over = threading.Event()
+        self._signalled = threading.Event()
 
     def start(self) -> None:
         """Begin to watch. Ending signals must already be blocked in every thread (``block_signals``)."""
@@ -97,6 +100,7 @@ class Watch:
         signal.sigwait(ENDING_SIGNALS)
         if self._over.is_set():
             os._exit(EXIT_NOT_MEASURED)
+        self._signalled.set()
         self._store.set("trouble", "1")
         time.sleep(STALE_S + STACKS_WAIT_S + 2 * BEAT_S)
         os._exit(EXIT_NOT_MEASURED)
@@ -110,10 +114,22 @@ class Watch:
                 elif self._store.check(["abort"]):
                     self._store.set(f"stack/{self._rank}", dump_stack(os.getpid()))
                     os._exit(EXIT_NOT_MEASURED)
+                else:
+                    self._look_at_rank_0()
         except Exception as error:
             if not self._over.is_set():
-                print(f"bench: rank {self._rank} lost the other ranks: {error}", file=sys.stderr, flush=True)
-                os._exit(EXIT_NOT_MEASURED)
+                self._leave(Failure("failed", f"rank {self._rank} lost the other ranks: {one_line(error)}"))
+
+    def _look_at_rank_0(self) -> None:
+        """Nobody else watches the watcher: a rank 0 that stands still would leave all others waiting."""
+        self._read_beats([0])
+        if self._silent(self.patience.heartbeat_s + STALE_S, [0]):
+            self._leave(Failure("timeout", f"rank 0 stopped answering for {self.patience.heartbeat_s:g} s"))
+
+    def _leave(self, failure: Failure) -> NoReturn:
+        """End without the others' help."""
+        print(f"bench: {failure.reason}", file=sys.stderr, flush=True)
+        self._finish(failure)
 
     def _say_alive(self) -> None:
         progress = self._progress
@@ -126,20 +142,22 @@ class Watch:
         silent = self._silent(self.patience.heartbeat_s)
         if self._store.check(["trouble"]):
             # A dead rank makes its peers raise, and its launcher end them: wait to tell cause from consequence.
-            until = now + STALE_S
+            stale_s = STALE_WHEN_SIGNALLED_S if self._signalled.is_set() else STALE_S
+            until = now + stale_s
             while time.monotonic() < until:
-                time.sleep(BEAT_S)
+                time.sleep(BEAT_S / 2)
                 self._say_alive()
                 self._read_beats()
-            self._end(self._cause(self._silent(STALE_S)))
+            self._end(self._cause(self._silent(stale_s)))
         elif silent:
             seconds = self.patience.heartbeat_s
             self._end(Failure("timeout", f"rank {_listed(silent)} stopped answering for {seconds:g} s"))
         elif now - max(beat.moved for beat in self._beats) > self.patience.stall_s:
             self._end(Failure("timeout", ""))
 
-    def _read_beats(self) -> None:
-        known = [rank for rank in range(self._world) if self._beats[rank].text or self._store.check([f"beat/{rank}"])]
+    def _read_beats(self, ranks: Iterable[int] | None = None) -> None:
+        wanted = range(self._world) if ranks is None else ranks
+        known = [rank for rank in wanted if self._beats[rank].text or self._store.check([f"beat/{rank}"])]
         now = time.monotonic()
         for rank, raw in zip(known, self._store.multi_get([f"beat/{rank}" for rank in known]), strict=True):
             beat, text = self._beats[rank], raw.decode()
@@ -151,9 +169,10 @@ class Watch:
             beat.text, beat.changed = text, now
             beat.phase, beat.iteration, beat.ticks = phase, iteration, ticks
 
-    def _silent(self, seconds: float) -> list[int]:
+    def _silent(self, seconds: float, ranks: Iterable[int] | None = None) -> list[int]:
         now = time.monotonic()
-        return [rank for rank, beat in enumerate(self._beats) if now - beat.changed > seconds]
+        wanted = range(self._world) if ranks is None else ranks
+        return [rank for rank in wanted if now - self._beats[rank].changed > seconds]
 
     def _cause(self, silent: list[int]) -> Failure | None:
         """What made the trouble: a rank that died, else those that raised, else the launcher, which is no failure."""
@@ -169,8 +188,9 @@ class Watch:
     def _end(self, failure: Failure | None) -> None:
         """Collect the stacks of all ranks, have the failure stored, and end this process."""
         self._store.set("abort", "1")
-        stacks = {0: dump_stack(os.getpid())} if failure else {}
-        until = time.monotonic() + STACKS_WAIT_S
+        hurried = self._signalled.is_set()
+        stacks = {0: dump_stack(os.getpid())} if failure and not hurried else {}
+        until = time.monotonic() + (0.0 if hurried else STACKS_WAIT_S)
         while failure and len(stacks) < self._world and time.monotonic() < until:
             for rank in range(1, self._world):
                 if rank not in stacks and self._store.check([f"stack/{rank}"]):
@@ -183,10 +203,14 @@ class Watch:
                 positions = {rank: (beat.phase, beat.iteration) for rank, beat in enumerate(self._beats)}
                 stalled = name_stalled(positions, failure.details)
                 failure.reason = f"{stalled}: no rank made progress for {self.patience.stall_s:g} s"
+        self._finish(failure)
+
+    def _finish(self, failure: Failure | None) -> NoReturn:
+        """Have the failure stored, where this rank keeps the store, and end this process."""
         try:
             self._on_failure(failure)
-        except BenchError as error:
-            print(f"bench: {error}", file=sys.stderr, flush=True)
+        except Exception as error:
+            print(f"bench: {one_line(error)}", file=sys.stderr, flush=True)
         os._exit(EXIT_NOT_MEASURED)
 
 

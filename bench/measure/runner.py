@@ -14,7 +14,7 @@ from bench.hardware import available_memory_bytes
 from bench.measure.progress import Progress
 from bench.measure.sampling import sample
 from bench.store.row import Row, Status, utc_now
-from bench.suite import Case
+from bench.suite import Case, require_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,9 @@ def placed_case(suite: Suite, case: Case, site: Site) -> Case:
     A row of a GPU is never compared with a row of a CPU, nor the lab with hardware, because the
     place is part of the parameters, and so of the case's id.
     """
-    params = {**case.params, **suite.placed_params(case, site), "device": site.device}
+    placed = suite.placed_params(case, site)
+    require_plain(suite.name, placed)
+    params = {**case.params, **placed, "device": site.device}
     if suite.distributed:
         params["nodes"] = site.nodes
         params["scope"] = site.scope
@@ -74,7 +76,7 @@ def unmeasured_rows(suite: Suite, case: Case, site: Site, status: Status, reason
     """The rows of a case that gave no number: each metric's, with the status and its cause."""
     rows = _blank_rows(suite, case, site)
     for row in rows:
-        row.status, row.reason = status, reason
+        row.status, row.reason = status, str(reason)
     return rows
 
 
@@ -165,6 +167,8 @@ def _fill(
 ) -> None:
     """Turn timing, observations and the check's outcome into the rows' values."""
     observed = workload.observations()
+    if (wrong < 0).any():
+        raise ValueError(f"check() of {suite.name} counts wrong elements, it returned {int(wrong.min())}")
     total_wrong = int(wrong.sum())
     verdicts = []
     for row, metric in zip(rows, suite.metrics_for(case), strict=True):

@@ -62,7 +62,7 @@ def fit_table(profile: PlatformProfile | None) -> dict[str, Any] | None:
     for curve, identity in zip(profile.collectives, identities, strict=True):
         told = [value for name, value in identity.items() if name not in shared and value]
         row: dict[str, Any] = {
-            "curve": " · ".join(told),
+            "curve": " · ".join(told) or curve.op or curve.suite,
             **{name: getattr(curve, name) for name in PLACE},
             "base_us": _short(curve.base_latency_us),
             "peak": _short(curve.peak_busbw_gb_s),

@@ -25,7 +25,7 @@ def save_stacks(store: Path, run_id: str, stacks: Mapping[int, str]) -> str:
         for number in itertools.count(1):
             path = folder / f"{run_id}-{number}.txt"
             try:
-                with path.open("x") as file:
+                with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(text)
             except FileExistsError:
                 continue

@@ -135,6 +135,9 @@ class Store:
 
         import duckdb
 
+        if not sql.strip():
+            raise UsageError("the query is empty; write for example: select * from rows limit 10")
+
         def run(con: duckdb.DuckDBPyConnection, catalog: Catalog) -> pd.DataFrame:
             try:
                 return con.execute(sql, parameters).df()

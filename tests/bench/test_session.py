@@ -81,7 +81,7 @@ def test_rows_that_nobody_reads_any_more_do_not_end_the_run(tmp_path: Path) -> N
     )
     assert (done.stdout, done.returncode) == ("{", 0), done.stderr
     assert len(stored(tmp_path)) == 11
-    assert "nobody reads the rows any more" in done.stderr
+    assert "rows cannot be written any more (Broken pipe)" in done.stderr
 
 
 def test_a_short_timeout_fails_no_sound_group(tmp_path: Path) -> None:
@@ -196,6 +196,17 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_starts(tmp_pa
         ([FAULTY, "--ranks", "0"], "--ranks needs whole numbers from 1 up"),
         ([FAULTY, "--ranks", "few"], "--ranks needs whole numbers from 1 up"),
         ([FAULTY, "--ranks", "100000"], "at most"),
+        ([FAULTY, "--ranks", "2", "--set", "ranks=4"], "say the same"),
+        ([FAULTY, "--set", "ranks=-2"], "1"),
+        ([FAULTY, "--ranks", "2", "--lab", "nodes=2,ranks-per-node=1,rate=1gbit"], "leave --ranks out"),
+        ([SOLO, "--seed", str(2**64)], "64 bits"),
+        ([SOLO, "--max-time", "1e300"], "--max-time needs seconds from"),
+        ([SOLO, "--max-time", "nan"], "--max-time needs seconds from"),
+        ([SOLO, "--timeout", "inf"], "--timeout needs seconds from"),
+        ([SOLO, "--max-time", "1e-12"], "--max-time needs seconds from"),
+        (["tests.faulty_suite:"], "not a reference"),
+        ([":X"], "not a reference"),
+        (["tests.no_such:X"], "cannot be loaded"),
         ([FAULTY, "--preset", "slow"], "unknown preset"),
         ([FAULTY, "--lab", "nodes=2"], "rate"),
         ([SOLO, "--device", "cuda"], "no CUDA device"),

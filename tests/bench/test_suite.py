@@ -43,7 +43,7 @@ def test_axes_refuse_what_they_cannot_read(axis: Axis, text: str) -> None:
         (Axis("threads", "int", "", minimum=0), "0,-1", "threads needs at least 0, not -1"),
         (Axis("bytes", "bytes", "", minimum=1), "0", "bytes needs at least 1, not 0"),
         (Axis("x", "float", "", minimum=0), "-0.5", "x needs at least 0, not -0.5"),
-        (Axis("x", "float", "", minimum=0), "nan", "x needs at least 0, not nan"),
+        (Axis("x", "float", "", minimum=0), "nan", "x takes finite numbers, not 'nan'"),
     ],
 )
 def test_axes_refuse_what_is_below_their_minimum(axis: Axis, text: str, message: str) -> None:

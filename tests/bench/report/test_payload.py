@@ -77,6 +77,12 @@ def test_fit_table_has_a_row_a_segment_and_says_what_all_share() -> None:
     assert {each["curve"].rpartition(" · ")[2] for each in emulated} == {"lab"}
 
 
+def test_curves_that_differ_in_ranks_alone_still_have_a_name() -> None:
+    alike = [made for made in sample_rows() if made.suite == "allgather_latency"]
+    table: Any = fit_table(build_profile(alike, sample_runs()))
+    assert {each["curve"] for each in table["rows"]} == {"all_gather"}
+
+
 def test_a_curve_without_a_fit_says_why() -> None:
     few = [made for made in sample_rows() if made.suite == "alltoall" and int(made.params["bytes"]) <= 8192]
     table: Any = fit_table(build_profile(few, sample_runs()))

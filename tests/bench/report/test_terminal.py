@@ -54,7 +54,7 @@ def test_a_line_a_case_with_value_spread_and_mark() -> None:
 
 
 def test_what_follows_from_busbw_makes_room_first() -> None:
-    table = printed(sample_rows(), 100).partition("alltoall")[2]
+    table = printed(sample_rows(), 80).partition("\nalltoall")[2]
     assert "left out for the width: algbw GB/s; COLUMNS=" in table.partition("\nallgather_latency")[0]
 
 
