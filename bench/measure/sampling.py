@@ -79,9 +79,9 @@ class Sampling:
     def from_preset(cls, preset: Preset) -> Sampling:
         """The settings of a preset: quick trades certainty for time, full the other way."""
         return {
-            "quick": cls(SECOND_NS // 5, 4 * SECOND_NS // 5, target=0.02, warmup_time_ns=SECOND_NS // 20),
-            "standard": cls(SECOND_NS // 2, 4 * SECOND_NS),
-            "full": cls(SECOND_NS, 15 * SECOND_NS, max_samples=10_000, target=0.005, warmup_time_ns=SECOND_NS // 2),
+            "quick": cls(SECOND_NS // 5, 6 * SECOND_NS // 5, target=0.02, warmup_time_ns=SECOND_NS // 20),
+            "standard": cls(SECOND_NS // 2, 8 * SECOND_NS, max_samples=10_000),
+            "full": cls(SECOND_NS, 20 * SECOND_NS, max_samples=20_000, target=0.005, warmup_time_ns=SECOND_NS // 2),
         }[preset]
 
     def with_max_time(self, seconds: float) -> Sampling:
