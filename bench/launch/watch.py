@@ -78,6 +78,7 @@ class Watch:
         self._beats = [Beat(changed=time.monotonic(), moved=time.monotonic()) for _ in range(world)]
         self._over = threading.Event()
         self._signalled = threading.Event()
+        self._wake = threading.Event()
 
     def start(self) -> None:
         """Begin to watch. Ending signals must already be blocked in every thread (``block_signals``)."""
@@ -88,6 +89,7 @@ class Watch:
     def stop(self) -> None:
         """The run ended well: a rank that leaves now is not lost."""
         self._over.set()
+        self._wake.set()
 
     def report(self, error: str, traceback: str) -> NoReturn:
         """This rank raised: tell rank 0, and wait to be ended."""
@@ -101,13 +103,19 @@ class Watch:
         if self._over.is_set():
             os._exit(EXIT_NOT_MEASURED)
         self._signalled.set()
+        self._wake.set()
         self._store.set("trouble", "1")
         time.sleep(STALE_S + STACKS_WAIT_S + 2 * BEAT_S)
         os._exit(EXIT_NOT_MEASURED)
 
     def _guard(self) -> None:
         try:
-            while not self._over.wait(BEAT_S):
+            while not self._over.is_set():
+                # A signal shortens the pause, and so does the end of the run.
+                self._wake.wait(BEAT_S)
+                self._wake.clear()
+                if self._over.is_set():
+                    return
                 self._say_alive()
                 if self._rank == 0:
                     self._look_around()
@@ -145,7 +153,7 @@ class Watch:
             stale_s = STALE_WHEN_SIGNALLED_S if self._signalled.is_set() else STALE_S
             until = now + stale_s
             while time.monotonic() < until:
-                time.sleep(BEAT_S / 2)
+                time.sleep(BEAT_S / 5)
                 self._say_alive()
                 self._read_beats()
             self._end(self._cause(self._silent(stale_s)))

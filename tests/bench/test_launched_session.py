@@ -120,6 +120,23 @@ def test_a_rank_that_hangs_is_named(tmp_path: Path, fault: str, words: str) -> N
     assert words in row.reason
 
 
+@pytest.mark.slow
+def test_a_rank_0_that_stands_still_does_not_hold_the_others_for_ever(tmp_path: Path) -> None:
+    arguments = ("--timeout", "4", "--set", "fault=stop", "--set", "victim=0", "--set", "number=0")
+    # torchrun gives a rank that does not end by itself half a minute.
+    done = torchrun(2, *RUN, *arguments, cwd=tmp_path, timeout=120)
+    assert done.returncode != 0
+    assert "rank 0 stopped answering for 4 s" in done.stderr
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed (Debian: openmpi-bin)")
+def test_mpirun_ends_all_at_once_and_the_lost_rank_is_named_all_the_same(tmp_path: Path) -> None:
+    done = mpirun(2, *RUN, "--set", "fault=kill", "--set", "at=1", cwd=tmp_path)
+    assert done.returncode != 0
+    (failed,) = [row for row in stored(tmp_path) if row.status != "ok"]
+    assert "rank 1 died" in failed.reason
+
+
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
