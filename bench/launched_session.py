@@ -34,6 +34,7 @@ from bench.session import (
     sampling_for,
 )
 from bench.store.attachments import save_stacks
+from bench.store.reader import Store
 from bench.store.writer import RunWriter
 from bench.suite import Context, Site
 from bench.sweep import Job, Request, make_sweep, rotated
@@ -140,6 +141,7 @@ class _Keeper:
         if resumed:
             alone = _alone(site)
             left = jobs_left(jobs, run_id, self._store, lambda job: site if job.suite.distributed else alone)
+            self._outcome.rows += Store(self._store).rows(run_ids=[run_id])
         else:
             left = rotated(jobs, rotation(run_id))
         self._outcome.cases_left = len(left)

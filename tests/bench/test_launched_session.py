@@ -104,7 +104,8 @@ def test_a_lost_rank_is_named_and_the_run_can_be_finished(tmp_path: Path, fault:
     assert words in failed.reason
     assert (tmp_path / "results" / "store" / failed.reason.partition("stacks in ")[2]).exists()
     done = torchrun(2, "run", "--resume", failed.run_id, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode != 0, "the run still holds a failed case"
+    assert "measured before" in done.stderr
     assert sorted((row.params["number"], row.seed) for row in stored(tmp_path)) == [(0, 7), (1, 7), (2, 7)]
 
 
