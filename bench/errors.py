@@ -24,10 +24,6 @@ class UsageError(BenchError):
     exit_code = EXIT_USAGE
 
 
-class MissingDependencyError(BenchError):
-    """An optional extra is needed and not installed; the message names its install line."""
-
-
 class StoreError(BenchError):
     """The store cannot be read or written."""
 

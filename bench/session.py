@@ -102,9 +102,8 @@ def resume(run: str, store: Path, listener: Listener) -> Outcome:
         shape = LabShape.parse(request.lab) if request.lab else None
         jobs = make_sweep(request, shape.world if shape else None)
         device = choose_device(request)
-        left = jobs_left(
-            jobs, writer.record.run_id, store, lambda job: _sites(job.world, shape, device, request.seed)[0]
-        )
+        sites = {world: _sites(world, shape, device, request.seed)[0] for world in {job.world for job in jobs}}
+        left = jobs_left(jobs, writer.record.run_id, store, lambda job: sites[job.world])
         refuse_impossible_worlds(left)
         return _measure(request, shape, left, store, writer, listener, resumed=len(jobs) - len(left))
 

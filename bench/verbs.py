@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from bench.store.row import Row, RunRecord
 
 
-UNSETTLED = ("max_time", "max_samples")
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """The options of ``bench run`` and ``bench characterize`` as typed; ``Request`` says what they mean."""
@@ -247,7 +244,9 @@ def _say_how_it_ended(outcome: Outcome, options: RunOptions) -> None:
         cases[key] = row.status if cases.get(key, "ok") == "ok" else cases[key]
     counts = {status: list(cases.values()).count(status) for status in dict.fromkeys(cases.values())}
     text = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"
-    unsettled = {(row.suite, row.case) for row in outcome.rows if row.stop_reason in UNSETTLED}
+    from bench.report.cases import is_settled
+
+    unsettled = {(row.suite, row.case) for row in outcome.rows if not is_settled(row)}
     if unsettled:
         text += f" ({len(unsettled)} did not settle: an idle machine or another --preset settles more)"
     print(f"run {outcome.run_id}: {text}; stored in {options.store_path}", file=sys.stderr)
