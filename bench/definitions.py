@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Unit = Literal["ns", "us", "s", "GB/s", "TFLOP/s", "1/s", "tokens/s", "ratio", "B", "count"]
 """The closed set of units; a metric in anything else is a programming error."""
 
-Better = Literal["lower", "higher"]
+Better = Literal["lower", "higher", "unknown"]
+"""The direction of improvement. Unknown only of numbers that other tools report without saying which it is."""
 
 BYTE_UNITS = {
     "B": 1,

@@ -1,0 +1,366 @@
+"""The gate: from two sides and a policy to a verdict for every metric of every case.
+
+The decision tree, which docs/gate.md shows in full:
+
+1. Rows are paired (``bench.gate_matching``); what has no partner is new, missing or failed.
+2. The policy says what is judged, from which effect on, and in which direction (``bench.policy``);
+   measured A/A noise raises that effect (``bench.noise_floors``).
+3. All pairs are judged together (``bench.stats.judgement``).
+4. What looks slower is held against a second measurement where there is one.
+5. The policy's waivers and required cases have the last word.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from bench.gate_matching import Match, blocks_of, match_rows
+from bench.gate_result import SEVERITY, Comparison, GateResult
+from bench.gate_sources import identity_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bench.gate_matching import Series
+    from bench.gate_sources import Source
+    from bench.noise_floors import NoiseFloors
+    from bench.policy import Policy, Settings
+    from bench.stats.judgement import Criteria, Judgement
+    from bench.stats.pairs import Pair
+
+IDENTITY_CHANGES_SHOWN = 5
+Key = tuple["Series", "str | None"]
+"""A series on one machine."""
+
+
+def today_utc() -> date:
+    """The day by which waivers expire."""
+    return datetime.now(UTC).date()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """By what two sides are judged.
+
+    Attributes:
+        policy: thresholds, directions, required cases, waivers.
+        noise: measured A/A noise; None where none is looked for.
+        across_machines: compare with other machines' rows too.
+        today: the day by which waivers expire.
+    """
+
+    policy: Policy
+    noise: NoiseFloors | None = None
+    across_machines: bool = False
+    today: date = field(default_factory=today_utc)
+
+
+@dataclass(frozen=True)
+class GateSides:
+    """What is compared.
+
+    Attributes:
+        baseline, candidate: the two sides.
+        second: both sides of a second, independent measurement, which confirms; None where there is none.
+        interleaved: block i of the one side was measured next to block i of the other.
+        looks: how often these samples are judged while they grow.
+        interrupted: the measuring was ended early.
+    """
+
+    baseline: Source
+    candidate: Source
+    second: tuple[Source, Source] | None = None
+    interleaved: bool = False
+    looks: int = 1
+    interrupted: bool = False
+
+
+def judge_stored(baseline: Source, candidate: Source, frame: Frame) -> GateResult:
+    """Judge stored measurements. If the candidate has several runs, the last one confirms what the others show."""
+    runs = candidate.run_ids
+    if len(runs) < 2:
+        return judge_sides(GateSides(baseline, candidate), frame)
+    first = replace(candidate, rows=tuple(row for row in candidate.rows if row.run_id != runs[-1]))
+    last = replace(candidate, rows=tuple(row for row in candidate.rows if row.run_id == runs[-1]))
+    found = judge_sides(GateSides(baseline, first, second=(baseline, last)), frame)
+    return _with_last_run(found, baseline, first, last, frame)
+
+
+def judge_sides(sides: GateSides, frame: Frame) -> GateResult:
+    """Judge two sides, and hold what looks slower against the second measurement."""
+    policy = frame.policy
+    matching = match_rows(sides.baseline, sides.candidate, across_machines=frame.across_machines)
+    chosen = [(match, policy.settings(*_place(match))) for match in matching.matches]
+    judged = [(match, settings) for match, settings in chosen if settings.judge]
+    first = _judge_all(judged, sides, frame)
+    second = _second(judged, first, sides, frame)
+    today = frame.today
+    comparisons = [
+        _waived(_comparison(match, settings, first.get(_key(match)), second, frame), policy, today)
+        for match, settings in judged
+    ]
+    comparisons += _required_but_absent(policy, comparisons)
+    comparisons.sort(key=lambda comparison: SEVERITY.index(comparison.verdict))
+    return GateResult(
+        baseline=sides.baseline.label,
+        candidate=sides.candidate.label,
+        comparisons=comparisons,
+        policy=policy,
+        skipped=matching.skipped,
+        not_judged=len(chosen) - len(judged),
+        notes=[*_notes(sides, comparisons), *matching.notes, *_unused(policy, matching.matches)],
+        errors=_expired(policy, today),
+        interrupted=sides.interrupted,
+        baseline_runs=sides.baseline.run_ids,
+        candidate_runs=sides.candidate.run_ids,
+    )
+
+
+def _place(match: Match) -> tuple[str, str, Mapping[str, Any]]:
+    """What the policy's patterns are held against."""
+    return match.series.suite, match.series.metric, match.params
+
+
+def _key(match: Match) -> Key:
+    return match.series, match.machine
+
+
+def _judge_all(chosen: Sequence[tuple[Match, Settings]], sides: GateSides, frame: Frame) -> dict[Key, Judgement]:
+    """The judgement of every pair of numbers, all of them together."""
+    from bench.stats.judgement import judge
+
+    paired = [(match, settings) for match, settings in chosen if match.verdict is None]
+    pairs = [_pair(match, sides.interleaved) for match, _ in paired]
+    criteria = [_criteria(match, settings, sides, frame) for match, settings in paired]
+    judgements = judge(pairs, criteria)
+    return {_key(match): judgement for (match, _), judgement in zip(paired, judgements, strict=True)}
+
+
+def _pair(match: Match, interleaved: bool) -> Pair:
+    from bench.stats.pairs import Pair, Samples
+
+    unit = match.series.unit
+    baseline = Samples.from_blocks(blocks_of(match.baseline), unit)
+    candidate = Samples.from_blocks(blocks_of(match.candidate), unit)
+    return Pair(f"{match.series.metric} of {match.series.case}", baseline, candidate, interleaved)
+
+
+def _criteria(match: Match, settings: Settings, sides: GateSides, frame: Frame) -> Criteria:
+    from bench.stats.judgement import Criteria
+
+    floor = _floor(match, sides.interleaved, frame.noise)
+    return Criteria(
+        minimum_effect=settings.minimum_effect,
+        significance=frame.policy.significance,
+        better=_direction(match, settings),
+        noise_floor=floor or 0.0,
+        looks=sides.looks,
+    )
+
+
+def _floor(match: Match, interleaved: bool, noise: NoiseFloors | None) -> float | None:
+    """Measured A/A noise of the series: the larger of the two machines' where they differ."""
+    if noise is None:
+        return None
+    if interleaved:
+        return noise.floor(match.series, [noise.here], min(len(match.baseline), len(match.candidate)))
+    return noise.floor(match.series, [match.machine, *match.baseline_machines])
+
+
+def _direction(match: Match, settings: Settings) -> Any:
+    better = settings.better or match.better
+    return better if better in ("lower", "higher") else "unknown"
+
+
+def _second(
+    judged: Sequence[tuple[Match, Settings]], first: Mapping[Key, Judgement], sides: GateSides, frame: Frame
+) -> dict[Key, Judgement]:
+    """The second measurement of what the first suspects; only what it has numbers for."""
+    if sides.second is None:
+        return {}
+    again = match_rows(*sides.second, across_machines=frame.across_machines)
+    settings_of = {_key(match): settings for match, settings in judged}
+    wanted = [
+        (match, settings_of[_key(match)])
+        for match in again.matches
+        if match.verdict is None and _key(match) in first and first[_key(match)].needs_confirmation
+    ]
+    return _judge_all(wanted, sides, frame)
+
+
+def _comparison(
+    match: Match, settings: Settings, first: Judgement | None, second: Mapping[Key, Judgement], frame: Frame
+) -> Comparison:
+    """What became of one series."""
+    direction = _direction(match, settings)
+    plain = Comparison(
+        **match.series._asdict(),
+        params=match.params,
+        better="" if direction == "unknown" else direction,
+        verdict=match.verdict or "inconclusive",
+        reason_code=match.reason_code,
+        message=match.message,
+        baseline_value=_value(match.baseline),
+        candidate_value=_value(match.candidate),
+        baseline_samples=_samples(match.baseline),
+        candidate_samples=_samples(match.candidate),
+        minimum_effect=settings.minimum_effect,
+    )
+    if first is None:
+        return plain
+    if not first.needs_confirmation:
+        return _filled(plain, first)
+    if _key(match) in second:
+        from bench.stats.judgement import confirm
+
+        confirmed = confirm(first, second[_key(match)])
+        return replace(_filled(plain, confirmed), confirmed=confirmed.verdict == "regressed")
+    found = _filled(plain, first)
+    if found.verdict == "regressed" and frame.policy.confirmation == "required":
+        message = f"{found.message}; no second measurement confirms it"
+        return replace(found, verdict="inconclusive", reason_code="unconfirmed", message=message)
+    return found
+
+
+def _filled(comparison: Comparison, judgement: Judgement) -> Comparison:
+    """The comparison with what a judgement says."""
+    return replace(
+        comparison,
+        verdict=judgement.verdict,
+        reason_code=judgement.reason_code,
+        message=judgement.message,
+        effect=_finite(judgement.effect),
+        change=_finite(judgement.change),
+        interval=judgement.interval if any(map(math.isfinite, judgement.interval)) else None,
+        p_value=judgement.p_value,
+        adjusted_p_value=judgement.adjusted_p_value,
+        minimum_detectable_effect=_finite(judgement.minimum_detectable_effect),
+        samples_to_settle=judgement.samples_to_settle,
+        counted_in=judgement.counted_in,
+        threshold=judgement.threshold,
+        noise_floor=judgement.criteria.noise_floor or None,
+        baseline_value=_or(_finite(judgement.baseline_median), comparison.baseline_value),
+        candidate_value=_or(_finite(judgement.candidate_median), comparison.candidate_value),
+    )
+
+
+def _value(rows: Sequence[Any]) -> float | None:
+    """The median over runs of the rows' values."""
+    from statistics import median
+
+    return median(float(row.value) for row in rows) if rows else None
+
+
+def _samples(rows: Sequence[Any]) -> int:
+    return sum(len(row.samples) or 1 for row in rows)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _or(value: float | None, other: float | None) -> float | None:
+    return other if value is None else value
+
+
+def _waived(comparison: Comparison, policy: Policy, today: date) -> Comparison:
+    for waiver in policy.waivers:
+        holds = comparison.verdict in waiver.verdicts and not waiver.expired(today)
+        if holds and waiver.match.covers(comparison.suite, comparison.metric, comparison.params):
+            return replace(comparison, waiver=f"{waiver.reason} (until {waiver.expires.isoformat()})")
+    return comparison
+
+
+def _required_but_absent(policy: Policy, comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """What the policy requires and no comparison stands for; measured is whatever is neither missing nor failed."""
+    absent = []
+    for required in policy.required:
+        covered = [c for c in comparisons if required.match.covers(c.suite, c.metric, c.params)]
+        if covered:
+            continue  # Measured, or missing or failed already in its own name.
+        absent.append(
+            Comparison(
+                suite=required.match.suite,
+                method_version=0,
+                case=" ".join(f"{name}={pattern}" for name, pattern in required.match.where.items()),
+                params=dict(required.match.where),
+                metric=required.match.metric,
+                unit="",
+                definition="",
+                better="",
+                verdict="missing",
+                reason_code="required",
+                message="the policy requires it, and neither side has it",
+            )
+        )
+    return absent
+
+
+def _expired(policy: Policy, today: date) -> list[str]:
+    return [
+        f"{policy.source}: waiver {place} ({waiver.match}) expired on {waiver.expires.isoformat()} and waives nothing:"
+        f" {waiver.reason}"
+        for place, waiver in enumerate(policy.waivers, 1)
+        if waiver.expired(today)
+    ]
+
+
+def _unused(policy: Policy, matches: Sequence[Match]) -> list[str]:
+    """The policy's entries that are for nothing here: a slip of the pen, or a suite that was not measured."""
+    unused = [
+        f"{name} ({match})"
+        for name, match in policy.entries()
+        if not any(match.covers(*_place(found)) for found in matches)
+    ]
+    return [f"{policy.source}: these entries match nothing here: {'; '.join(unused)}"] if unused else []
+
+
+def _notes(sides: GateSides, comparisons: Sequence[Comparison]) -> list[str]:
+    notes = list(dict.fromkeys((*sides.baseline.notes, *sides.candidate.notes)))
+    codes = {comparison.reason_code for comparison in comparisons}
+    if "other_machine" in codes:
+        differences = identity_changes(sides.baseline, sides.candidate)
+        shown = "; ".join(differences[:IDENTITY_CHANGES_SHOWN])
+        more = len(differences) - IDENTITY_CHANGES_SHOWN
+        notes.append(f"the machines differ: {shown}{f'; and {more} more' if more > 0 else ''}")
+    if any(comparison.verdict == "regressed" and comparison.confirmed is None for comparison in comparisons):
+        notes.append(
+            "a slowdown that is not confirmed rests on one measurement: name a second candidate run"
+            " (--candidate RUN1,RUN2), or use --interleave"
+        )
+    compared = [comparison for comparison in comparisons if comparison.threshold is not None]
+    unknown = sum(comparison.noise_floor is None for comparison in compared)
+    if unknown and not sides.interleaved:
+        notes.append(
+            f"the A/A noise of {unknown} metric(s) is not known here, so only the policy's thresholds hold;"
+            " `bench noise SUITE` measures it"
+        )
+    return notes
+
+
+def _with_last_run(found: GateResult, baseline: Source, first: Source, last: Source, frame: Frame) -> GateResult:
+    """The verdict of the first runs, with what the last one lacks: a case that broke there is not measured."""
+    by_last = {_identity(c): c for c in judge_sides(GateSides(baseline, last), frame).comparisons}
+    comparisons = []
+    for comparison in found.comparisons:
+        other = by_last.pop(_identity(comparison), None)
+        broke = other is not None and other.verdict in ("failed", "missing")
+        comparisons.append(other if broke and other and comparison.verdict != "failed" else comparison)
+    comparisons += [comparison for comparison in by_last.values() if comparison.verdict not in ("missing",)]
+    comparisons.sort(key=lambda comparison: SEVERITY.index(comparison.verdict))
+    runs = (*first.run_ids, *last.run_ids)
+    return replace(found, comparisons=comparisons, candidate_runs=runs)
+
+
+def _identity(comparison: Comparison) -> tuple[object, ...]:
+    return (
+        comparison.suite,
+        comparison.method_version,
+        comparison.case,
+        comparison.metric,
+        comparison.definition,
+        comparison.unit,
+    )

@@ -1,0 +1,1 @@
+"""A gate's result for people and programs: terminal, Markdown, JUnit XML, JSON, HTML."""

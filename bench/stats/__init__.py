@@ -1,0 +1,1 @@
+"""Statistics of the gate and of history: noise, comparison of pairs, change points, judgement."""
