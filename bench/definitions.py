@@ -273,3 +273,13 @@ MEMORY_BANDWIDTH = define(
         lambda seconds, work: work.bytes / seconds / 1e9,
     )
 )
+RANGE_TIME = define(
+    Definition(
+        "duration/range-v1",
+        "us",
+        "lower",
+        "Time in which a marked range (parameter range) is open in an iteration, on the slowest rank; the value is the "
+        "median over iterations that are run for this alone, after the timed ones. On a GPU each edge waits for the "
+        "device, so a range has its own kernels, and none of them overlap.",
+    )
+)

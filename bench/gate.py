@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from bench.stats.pairs import Pair
 
 IDENTITY_CHANGES_SHOWN = 5
+LEAST_TURNS = 4
+"""Of fewer interleaved turns a side, nothing tells a change from the difference between two processes."""
 Key = tuple["Series", "str | None"]
 """A series on one machine."""
+Chosen = tuple["Match", "Settings"]
+"""A series, and how the policy wants it judged."""
 
 
 def today_utc() -> date:
@@ -65,6 +69,7 @@ class GateSides:
     Attributes:
         baseline, candidate: the two sides.
         second: both sides of a second, independent measurement, which confirms; None where there is none.
+        last_run_confirms: of the candidate's runs of a series, the last is the second measurement.
         interleaved: block i of the one side was measured next to block i of the other.
         looks: how often these samples are judged while they grow.
         interrupted: the measuring was ended early.
@@ -73,20 +78,15 @@ class GateSides:
     baseline: Source
     candidate: Source
     second: tuple[Source, Source] | None = None
+    last_run_confirms: bool = False
     interleaved: bool = False
     looks: int = 1
     interrupted: bool = False
 
 
 def judge_stored(baseline: Source, candidate: Source, frame: Frame) -> GateResult:
-    """Judge stored measurements. If the candidate has several runs, the last one confirms what the others show."""
-    runs = candidate.run_ids
-    if len(runs) < 2:
-        return judge_sides(GateSides(baseline, candidate), frame)
-    first = replace(candidate, rows=tuple(row for row in candidate.rows if row.run_id != runs[-1]))
-    last = replace(candidate, rows=tuple(row for row in candidate.rows if row.run_id == runs[-1]))
-    found = judge_sides(GateSides(baseline, first, second=(baseline, last)), frame)
-    return _with_last_run(found, baseline, first, last, frame)
+    """Judge stored measurements. Where the candidate measured a case in several runs, the last one confirms."""
+    return judge_sides(GateSides(baseline, candidate, last_run_confirms=True), frame)
 
 
 def judge_sides(sides: GateSides, frame: Frame) -> GateResult:
@@ -95,11 +95,16 @@ def judge_sides(sides: GateSides, frame: Frame) -> GateResult:
     matching = match_rows(sides.baseline, sides.candidate, across_machines=frame.across_machines)
     chosen = [(match, policy.settings(*_place(match))) for match in matching.matches]
     judged = [(match, settings) for match, settings in chosen if settings.judge]
-    first = _judge_all(judged, sides, frame)
-    second = _second(judged, first, sides, frame)
+    firsts, again = _first_and_last(judged) if sides.last_run_confirms else (judged, [])
+    if sides.second is not None:
+        again = _again(judged, sides.second, frame)
+    first = _judge_all(firsts, sides, frame)
+    second = _confirming(again, first, sides, frame)
     today = frame.today
     comparisons = [
-        _waived(_comparison(match, settings, first.get(_key(match)), second, frame), policy, today)
+        _waived(
+            _few_turns(_comparison(match, settings, first.get(_key(match)), second, frame), match, sides), policy, today
+        )
         for match, settings in judged
     ]
     comparisons += _required_but_absent(policy, comparisons)
@@ -128,7 +133,7 @@ def _key(match: Match) -> Key:
     return match.series, match.machine
 
 
-def _judge_all(chosen: Sequence[tuple[Match, Settings]], sides: GateSides, frame: Frame) -> dict[Key, Judgement]:
+def _judge_all(chosen: Sequence[Chosen], sides: GateSides, frame: Frame) -> dict[Key, Judgement]:
     """The judgement of every pair of numbers, all of them together."""
     from bench.stats.judgement import judge
 
@@ -175,18 +180,31 @@ def _direction(match: Match, settings: Settings) -> Any:
     return better if better in ("lower", "higher") else "unknown"
 
 
-def _second(
-    judged: Sequence[tuple[Match, Settings]], first: Mapping[Key, Judgement], sides: GateSides, frame: Frame
-) -> dict[Key, Judgement]:
-    """The second measurement of what the first suspects; only what it has numbers for."""
-    if sides.second is None:
-        return {}
-    again = match_rows(*sides.second, across_machines=frame.across_machines)
+def _first_and_last(judged: Sequence[Chosen]) -> tuple[list[Chosen], list[Chosen]]:
+    """Series with all of the candidate's runs but the last one, and with that one alone; a single run is the first."""
+    firsts = [(replace(match, candidate=match.candidate[:-1] or match.candidate), own) for match, own in judged]
+    lasts = [(replace(match, candidate=match.candidate[-1:]), own) for match, own in judged if len(match.candidate) > 1]
+    return firsts, lasts
+
+
+def _again(judged: Sequence[Chosen], second: tuple[Source, Source], frame: Frame) -> list[Chosen]:
+    """The series of a second measurement."""
     settings_of = {_key(match): settings for match, settings in judged}
+    matches = match_rows(*second, across_machines=frame.across_machines).matches
+    return [(match, settings_of[_key(match)]) for match in matches if _key(match) in settings_of]
+
+
+def _confirming(
+    again: Sequence[Chosen], first: Mapping[Key, Judgement], sides: GateSides, frame: Frame
+) -> dict[Key, Judgement]:
+    """The second measurement of what the first suspects."""
     wanted = [
-        (match, settings_of[_key(match)])
-        for match in again.matches
-        if match.verdict is None and _key(match) in first and first[_key(match)].needs_confirmation
+        (match, settings)
+        for match, settings in again
+        if match.verdict is None
+        and not _too_few_turns(match, sides)
+        and _key(match) in first
+        and first[_key(match)].needs_confirmation
     ]
     return _judge_all(wanted, sides, frame)
 
@@ -212,7 +230,7 @@ def _comparison(
     if first is None:
         return plain
     if not first.needs_confirmation:
-        return _filled(plain, first)
+        return _not_drowned(_filled(plain, first), frame.policy)
     if _key(match) in second:
         from bench.stats.judgement import confirm
 
@@ -223,6 +241,35 @@ def _comparison(
         message = f"{found.message}; no second measurement confirms it"
         return replace(found, verdict="inconclusive", reason_code="unconfirmed", message=message)
     return found
+
+
+def _too_few_turns(match: Match, sides: GateSides) -> bool:
+    return sides.interleaved and min(len(match.baseline), len(match.candidate)) < LEAST_TURNS
+
+
+def _few_turns(comparison: Comparison, match: Match, sides: GateSides) -> Comparison:
+    """Interleaved turns that are too few are no verdict, however many samples each has."""
+    if (
+        match.verdict is not None
+        or not _too_few_turns(match, sides)
+        or comparison.verdict in ("failed", "inconclusive")
+    ):
+        return comparison
+    turns = min(len(match.baseline), len(match.candidate))
+    message = f"{turns} turn(s) a side, and {LEAST_TURNS} are the least that tell: give a larger --budget"
+    return replace(comparison, verdict="inconclusive", reason_code="too_few_turns", message=message)
+
+
+def _not_drowned(comparison: Comparison, policy: Policy) -> Comparison:
+    """A pass below a floor that hides everything is none."""
+    floor = comparison.noise_floor or 0.0
+    if comparison.verdict != "pass" or comparison.reason_code == "identical" or floor <= policy.maximum_noise:
+        return comparison
+    message = (
+        f"the measured A/A noise is {100 * floor:.3g} %, so a pass would say nothing: measure longer, on a quieter"
+        " machine, or with --interleave"
+    )
+    return replace(comparison, verdict="inconclusive", reason_code="noise_above_maximum", message=message)
 
 
 def _filled(comparison: Comparison, judgement: Judgement) -> Comparison:
@@ -339,28 +386,3 @@ def _notes(sides: GateSides, comparisons: Sequence[Comparison]) -> list[str]:
             " `bench noise SUITE` measures it"
         )
     return notes
-
-
-def _with_last_run(found: GateResult, baseline: Source, first: Source, last: Source, frame: Frame) -> GateResult:
-    """The verdict of the first runs, with what the last one lacks: a case that broke there is not measured."""
-    by_last = {_identity(c): c for c in judge_sides(GateSides(baseline, last), frame).comparisons}
-    comparisons = []
-    for comparison in found.comparisons:
-        other = by_last.pop(_identity(comparison), None)
-        broke = other is not None and other.verdict in ("failed", "missing")
-        comparisons.append(other if broke and other and comparison.verdict != "failed" else comparison)
-    comparisons += [comparison for comparison in by_last.values() if comparison.verdict not in ("missing",)]
-    comparisons.sort(key=lambda comparison: SEVERITY.index(comparison.verdict))
-    runs = (*first.run_ids, *last.run_ids)
-    return replace(found, comparisons=comparisons, candidate_runs=runs)
-
-
-def _identity(comparison: Comparison) -> tuple[object, ...]:
-    return (
-        comparison.suite,
-        comparison.method_version,
-        comparison.case,
-        comparison.metric,
-        comparison.definition,
-        comparison.unit,
-    )

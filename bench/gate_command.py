@@ -216,8 +216,9 @@ def _stored(options: GateOptions, policy: Policy) -> GateResult:
     from bench.noise_floors import load_noise
     from bench.store.reader import LATEST
 
-    baseline = load_source(options.baseline, options.store_path).of_suites(options.suites)
     candidate = load_source(options.candidate or LATEST, options.store_path).of_suites(options.suites)
+    ours = frozenset(candidate.run_ids)
+    baseline = load_source(options.baseline, options.store_path, without=ours).of_suites(options.suites)
     if shared := sorted({*baseline.run_ids} & {*candidate.run_ids}):
         raise UsageError(f"run {shared[0]} is on both sides: a run compared with itself says nothing")
     return judge_stored(baseline, candidate, _frame(options, policy, load_noise(options.store_path)))

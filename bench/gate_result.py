@@ -23,6 +23,27 @@ SEVERITY: tuple[Verdict, ...] = ("regressed", "failed", "missing", "inconclusive
 COMPARED: tuple[Verdict, ...] = ("pass", "improved", "regressed", "inconclusive")
 """Verdicts that come from two numbers."""
 
+GATE_REASONS = (
+    "no_baseline",
+    "baseline_not_measured",
+    "other_machine",
+    "unknown_machine",
+    "other_method_version",
+    "other_definition",
+    "other_unit",
+    "other_series",
+    "vanished",
+    "skipped_now",
+    "required",
+    "candidate_failed",
+    "candidate_timeout",
+    "candidate_invalid",
+    "unconfirmed",
+    "too_few_turns",
+    "noise_above_maximum",
+)
+"""Reason codes of the gate itself; those of two sets of samples are ``bench.stats.judgement.ReasonCode``."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -158,8 +179,13 @@ class GateResult:
     @property
     def headline(self) -> str:
         """``regressed: 12 compared, 1 regressed, 10 pass, 1 inconclusive; 1 waived``."""
+        return f"{self.verdict}: {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """The headline after its first word."""
         parts = [f"{self.counts[verdict]:,} {verdict}" for verdict in SEVERITY if self.counts[verdict]]
-        text = f"{self.verdict}: {self.compared:,} compared"
+        text = f"{self.compared:,} compared"
         if parts:
             text += f", {', '.join(parts)}"
         extra = [(self.waived, "waived"), (self.not_judged, "left out by the policy"), (self.skipped, "skipped")]

@@ -61,13 +61,16 @@ class Source:
         return replace(self, rows=tuple(row for row in self.rows if row.suite in suites)) if suites else self
 
 
-def load_source(text: str, store: Path, repository: Path | None = None) -> Source:
+def load_source(
+    text: str, store: Path, repository: Path | None = None, without: frozenset[str] = frozenset()
+) -> Source:
     """The measurements that a text stands for: a word, or several with commas between.
 
     Args:
         text: see the module's first lines.
         store: where runs and refs are looked for.
         repository: folder of the git repository of refs; None for the working directory.
+        without: runs that a ref does not stand for: those of the other side, measured at the same commit.
 
     Raises:
         UsageError: a word stands for nothing; the message says what was tried.
@@ -76,7 +79,7 @@ def load_source(text: str, store: Path, repository: Path | None = None) -> Sourc
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise UsageError(f"{text!r} names no run, ref or file; write for example latest, main or rows.jsonl")
-    parts = [_load_word(word, store, repository) for word in words]
+    parts = [_load_word(word, store, repository, without) for word in words]
     rows: dict[tuple[str, int], Row] = {}
     for part in parts:
         rows |= {(row.run_id, row.row_id): row for row in part.rows}
@@ -155,17 +158,16 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def _load_word(word: str, store: Path, repository: Path | None) -> Source:
+def _load_word(word: str, store: Path, repository: Path | None, without: frozenset[str]) -> Source:
     kind, colon, rest = word.partition(":")
-    if colon and kind in KINDS:
-        found = {"file": _of_path, "run": _of_run, "ref": _of_ref}[kind](rest, store, repository)
-    else:
-        found = (
-            _of_path(word, store, repository) or _of_run(word, store, repository) or _of_ref(word, store, repository)
-        )
+    if not (colon and kind in KINDS):
+        kind, rest = "", word
+    found = _of_path(rest, store) if kind in ("", "file") else None
+    found = found or (_of_run(rest, store) if kind in ("", "run") else None)
+    found = found or (_of_ref(rest, store, repository, without) if kind in ("", "ref") else None)
     if found is None:
-        if kind not in ("file", "ref") and any(run.run_id.startswith(word) for run in Store(store).runs()):
-            Store(store).resolve(word)  # raises: the start of several runs
+        if kind in ("", "run") and rest and any(run.run_id.startswith(rest) for run in Store(store).runs()):
+            Store(store).resolve(rest)  # raises: the start of several runs
         raise UsageError(
             f"{word!r} is neither a file, nor a run of {store}, nor a git ref with runs there;"
             " `bench db list` shows the runs"
@@ -173,7 +175,7 @@ def _load_word(word: str, store: Path, repository: Path | None) -> Source:
     return found
 
 
-def _of_path(text: str, store: Path, repository: Path | None) -> Source | None:
+def _of_path(text: str, store: Path) -> Source | None:
     path = Path(text)
     try:
         if not path.exists():
@@ -200,7 +202,7 @@ def _of_folder(path: Path) -> Source:
     return source
 
 
-def _of_run(text: str, store: Path, repository: Path | None) -> Source | None:
+def _of_run(text: str, store: Path) -> Source | None:
     reader = Store(store)
     try:
         run_id = reader.resolve(text)
@@ -211,17 +213,19 @@ def _of_run(text: str, store: Path, repository: Path | None) -> Source | None:
     return _of_runs(reader, [run_id], f"run {run_id}")
 
 
-def _of_ref(text: str, store: Path, repository: Path | None) -> Source | None:
+def _of_ref(text: str, store: Path, repository: Path | None, without: frozenset[str]) -> Source | None:
     commit = resolve_commit(text, repository)
     if commit is None:
         return None
     reader = Store(store)
     of_commit = [(run.run_id, git) for run in reader.runs() for git in [git_of(run.record)] if git["commit"] == commit]
-    clean = [run_id for run_id, git in of_commit if not git["dirty"]]
+    clean = [run_id for run_id, git in of_commit if not git["dirty"] and run_id not in without]
     if not clean:
-        dirty = f"; {len(of_commit)} run(s) of a changed working tree at it do not count" if of_commit else ""
+        changed = sum(git["dirty"] for _, git in of_commit)
+        dirty = f"; {changed} run(s) of a changed working tree at it do not count" if changed else ""
+        which = "no other run" if len(of_commit) > changed else "no run"
         raise UsageError(
-            f"no run of {text} (commit {commit[:12]}) is in {store}{dirty}; measure it with `bench run` in a clean"
+            f"{which} of {text} (commit {commit[:12]}) is in {store}{dirty}; measure it with `bench run` in a clean"
             " checkout of it, or compare with --interleave"
         )
     return _of_runs(reader, clean, f"{text} (commit {commit[:12]})")

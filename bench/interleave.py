@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from bench.store.row import Row, Value
 
 TURNS = ("baseline", "candidate", "candidate", "baseline")
-FIRST_LOOK = 3
-"""Quartets before the first judgement: six blocks a side are the least that can differ significantly."""
+FIRST_LOOK = 2
+"""Quartets before the first judgement: four blocks a side are the least that can differ significantly."""
 MOST_QUARTETS = 96
 CONFIRMATION = "confirmation"
-SEARCH_SHARE = 0.6
-"""Of the budget, for the search; the rest is for confirming what it suspects."""
+SEARCH_SHARES = (0.6, 0.8)
+"""Of the budget, for the search; the rest is for confirming what it suspects. The second if it suspects nothing."""
 HOPELESS = ("direction_unknown", "zero_baseline")
 """Reasons that no further measurement takes away."""
 HERE = "this machine"
@@ -99,7 +99,7 @@ class Interleaving:
     watcher: Watcher = field(default_factory=Watcher)
     interrupted: bool = False
     _end: float = math.inf
-    _looks: tuple[int, ...] = ()
+    _looks: int = 1
 
     def run(self) -> GateResult:
         """Measure and judge; Ctrl-C ends the measuring and judges what there is.
@@ -121,18 +121,24 @@ class Interleaving:
         return self._judge(search, confirmation, last=True)
 
     def _search(self, stage: _Stage) -> None:
-        """Quartets of all that is not settled, judged at looks that are fixed once the first tells their length."""
+        """Quartets of all that is not settled, judged when they have doubled, and after each share of the budget."""
         wanted: Wanted = dict.fromkeys(self.suites)
         began = time.monotonic()
-        deadline = began + self.budget_s * SEARCH_SHARE
+        looks: tuple[int, ...] = ()
         done = 0
-        while wanted and self._quartets(stage, wanted, deadline):
-            done += 1
-            if done == 1:
-                affordable = int((deadline - began) / max(1e-3, time.monotonic() - began))
-                self._looks = planned_looks(affordable)
-            if done in self._looks:
-                wanted = _left(self._judge(stage), stage.rows["candidate"], _is_open)
+        for share in SEARCH_SHARES:
+            deadline = began + share * self.budget_s
+            while wanted and self._quartets(stage, wanted, deadline):
+                done += 1
+                if done == 1:
+                    looks = planned_looks((deadline - began) / max(1e-3, time.monotonic() - began))
+                    self._looks = len(looks) + len(SEARCH_SHARES)
+                if done in looks:
+                    wanted = _left(self._judge(stage), stage.rows["candidate"], _is_open)
+            result = self._judge(stage)
+            wanted = _left(result, stage.rows["candidate"], _is_open)
+            if not wanted or any(map(_is_suspected, result.comparisons)):
+                return  # The rest of the budget is for confirming it.
 
     def _confirm(self, search: _Stage, stage: _Stage) -> None:
         """Fresh quartets of what is suspected, as many as it took to suspect it, or twice or four times as many."""
@@ -179,7 +185,7 @@ class Interleaving:
             *self._sources(search),
             second=second,
             interleaved=True,
-            looks=max(1, len(self._looks)),
+            looks=self._looks,
             interrupted=self.interrupted,
         )
         policy = replace(self.frame.policy, confirmation="required" if last else "when_possible")
@@ -197,17 +203,16 @@ class Interleaving:
                 self.watcher.note(f"only {sides[0]} has the suite {suite}")
 
 
-def planned_looks(affordable: int) -> tuple[int, ...]:
-    """After which quartets to judge, if so many fit the budget: ever twice as many, and the last.
+def planned_looks(affordable: float) -> tuple[int, ...]:
+    """After which quartets to judge, if so many fit a share of the budget: ever twice as many.
 
     They are fixed beforehand, because each look at growing samples is another chance to be wrong.
     """
-    last = max(1, min(affordable, MOST_QUARTETS))
     looks, look = [], FIRST_LOOK
-    while look < last:
+    while look < min(affordable, MOST_QUARTETS):
         looks.append(look)
         look *= 2
-    return (*looks, last)
+    return tuple(looks)
 
 
 def _is_open(comparison: Comparison) -> bool:

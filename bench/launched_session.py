@@ -87,14 +87,14 @@ def execute_launched(
     try:
         machine = _with_nodes(machine, group)
         request = replace(request, ranks=(launched.world,))
-        request = _from_rank_0(group, lambda: keeper.open(request, command, resume, machine))
+        request = from_rank_0(group, lambda: keeper.open(request, command, resume, machine))
         watch.patience = patience_for(request)
-        device = _agree_on_device(group, request)
+        device = agree_on_device(group, request)
         if device == "cuda":
             group = with_nccl(group, launched.local_rank)
         site = place(group, device, request.seed)
         jobs = {_key(job): job for job in make_sweep(request)}
-        keys = _from_rank_0(group, lambda: keeper.choose_jobs(list(jobs.values()), site, resume is not None))
+        keys = from_rank_0(group, lambda: keeper.choose_jobs(list(jobs.values()), site, resume is not None))
         _measure_all([jobs[key] for key in keys], keeper, Context(site, group), request, progress)
     except BenchError:
         # Raised on all ranks alike, so they can leave together.
@@ -140,7 +140,7 @@ class _Keeper:
         assert self._writer is not None
         run_id, left = self._writer.record.run_id, jobs
         if resumed:
-            alone = _alone(site)
+            alone = alone_site(site)
             left = jobs_left(jobs, run_id, self._store, lambda job: site if job.suite.distributed else alone)
             self._outcome.rows += Store(self._store).rows(run_ids=[run_id])
         else:
@@ -188,7 +188,7 @@ class _Keeper:
         return self._outcome
 
 
-def _from_rank_0(group: RankGroup, action: Callable[[], T]) -> T:
+def from_rank_0(group: RankGroup, action: Callable[[], T]) -> T:
     """What ``action`` returns on rank 0, on all ranks; an error that a user can meet is raised on all alike."""
     result: T | BenchError | None = None
     if group.rank == 0:
@@ -202,7 +202,7 @@ def _from_rank_0(group: RankGroup, action: Callable[[], T]) -> T:
     return shared  # type: ignore[no-any-return]
 
 
-def _agree_on_device(group: RankGroup, request: Request) -> Device:
+def agree_on_device(group: RankGroup, request: Request) -> Device:
     """The device of all ranks (collective).
 
     Raises:
@@ -235,7 +235,7 @@ def _key(job: Job) -> tuple[str, str]:
     return job.suite_name, job.case.id
 
 
-def _alone(site: Site) -> Site:
+def alone_site(site: Site) -> Site:
     """Rank 0's site for single-process cases."""
     return with_hardware(replace(site, world=1, ranks_per_node=1, nodes=1, scope="process"))
 
@@ -245,7 +245,7 @@ def _measure_all(jobs: list[Job], keeper: _Keeper, context: Context, request: Re
 
     The launcher starts processes once, so all rounds are theirs; each sets the case up anew.
     """
-    alone = Context(_alone(context.site), RankGroup())
+    alone = Context(alone_site(context.site), RankGroup())
     rounds, sampling = rounds_for(request), sampling_for(request)
 
     def measure(job: Job, where: Context) -> list[Row]:

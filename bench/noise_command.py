@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +15,8 @@ from bench.store_commands import JsonFlag, StoreOption  # noqa: TC001  # typer r
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
     from bench.noise_floors import NoiseFloors
     from bench.verbs import RunOptions
@@ -190,36 +192,59 @@ def _words(options: RunOptions) -> list[str]:
     return words + [word for name, value in named if value not in ("", None) for word in (name, str(value))]
 
 
+@dataclass(frozen=True)
+class _Of:
+    """Of which case a record is."""
+
+    suite: str
+    params: dict[str, Any]
+
+
 def _print_table(records: Sequence[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
+    """A table a suite, then what the floor means."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    from bench.gate_output.text import share_text, visible
-    from bench.report.formatting import parameters
+    from bench.gate_output.text import CaseNames, visible
 
     if not records:
         print("no series was measured twice")
         return
+    console = Console()
+    cases = [_Of(record["suite"], record["params"]) for record in records]
+    names = CaseNames(cases)
+    for suite in dict.fromkeys(case.suite for case in cases):
+        heading = Text(visible(suite), style="bold")
+        heading.append(f"  {names.shared(suite)}", style="not bold dim")
+        console.print(heading)
+        shown = [(record, names.of(case)) for record, case in zip(records, cases, strict=True) if case.suite == suite]
+        console.print(_table(shown))
+    meaning = "floor: the change that two runs of the same code exceed once in twenty times"
+    console.print(Text(meaning, style="dim"))
+
+
+def _table(shown: Sequence[tuple[dict[str, Any], str]]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from bench.gate_output.text import share_text, visible
+
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name in ("suite", "metric", "case"):
-        table.add_column(name, overflow="fold")
-    for name in ("floor", "between runs", "within a run"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("metric", no_wrap=True, overflow="ellipsis")
+    if with_case := any(name for _, name in shown):
+        table.add_column("case", overflow="fold")
+    for title in ("floor", "between runs", "within a run"):
+        table.add_column(title, justify="right", no_wrap=True)
     table.add_column("findings", overflow="fold")
-    for record in records:
+    for record, name in shown:
         findings = "; ".join(FINDING_TEXTS.get(finding, finding) for finding in record.get("findings", ()))
         table.add_row(
-            Text(visible(record["suite"])),
             Text(visible(record["metric"])),
-            Text(visible(parameters(record["params"]))),
+            *([Text(name)] if with_case else []),
             Text(share_text(record["floor"])),
             Text(share_text(record.get("between"))),
             Text(share_text(record.get("within"))),
             Text(findings or ("no relative noise: the values are about zero" if record["floor"] is None else "")),
         )
-    meaning = "floor: the change that two runs of the same code exceed once in twenty times"
-    console = Console()
-    console.print(table)
-    console.print(Text(meaning, style="dim"))
+    return table

@@ -34,6 +34,7 @@ Waivable = Literal["regressed", "inconclusive"]
 MOST_EFFECT = 10.0
 MOST_SIGNIFICANCE = 0.2
 LEAST_SIGNIFICANCE = 1e-6
+LEAST_NOISE = 0.001
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ class Settings:
     """How one metric of one case is judged.
 
     Attributes:
-        minimum_effect: the least change that counts, as a share of the baseline (0.05 is 5 %).
+        minimum_effect: the least change that counts, as a share of the baseline (0.02 is 2 %).
         better: direction of improvement; None takes the row's own.
         judge: False leaves the metric out of the gate (it is counted, never judged).
     """
 
-    minimum_effect: float = 0.05
+    minimum_effect: float = 0.02
     better: Direction | None = None
     judge: bool = True
 
@@ -124,6 +125,7 @@ class Policy:
         confirmation: ``when_possible``: a slowdown is confirmed by a second measurement where there is one;
             ``required``: without one it is inconclusive, never regressed.
         inconclusive: how JUnit shows inconclusive cases.
+        maximum_noise: where measured A/A noise is above this, a pass would say nothing and is inconclusive.
         rules: in the order of the file; of two that say the same, the later wins.
         required, waivers: in the order of the file.
     """
@@ -133,6 +135,7 @@ class Policy:
     significance: float = 0.01
     confirmation: Confirmation = "when_possible"
     inconclusive: Outcome = "skipped"
+    maximum_noise: float = 0.25
     rules: tuple[Rule, ...] = ()
     required: tuple[Required, ...] = ()
     waivers: tuple[Waiver, ...] = ()
@@ -159,6 +162,7 @@ class Policy:
             f"significance = {self.significance!r}",
             f"confirmation = {_toml(self.confirmation)}",
             f"inconclusive = {_toml(self.inconclusive)}",
+            f"maximum_noise = {self.maximum_noise!r}",
             "",
             "[defaults]",
             *_assignments({name: getattr(self.defaults, name) for name in _RULE_VALUES}),
@@ -198,7 +202,7 @@ def parse_policy(text: str, source: str) -> Policy:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
     top = _Table(source, "", record)
-    top.only("schema_version", "significance", "confirmation", "inconclusive", "defaults", "rule", "required", "waiver")
+    top.only(*_TOP_KEYS)
     version = top.get("schema_version", int)
     if version is None:
         raise UsageError(f"{source}: schema_version is missing; write schema_version = {SCHEMA_VERSION}")
@@ -217,6 +221,7 @@ def parse_policy(text: str, source: str) -> Policy:
         significance=top.number("significance", LEAST_SIGNIFICANCE, MOST_SIGNIFICANCE) or plain.significance,
         confirmation=top.choice("confirmation", get_args(Confirmation)) or plain.confirmation,
         inconclusive=top.choice("inconclusive", get_args(Outcome)) or plain.inconclusive,
+        maximum_noise=top.number("maximum_noise", LEAST_NOISE, MOST_EFFECT) or plain.maximum_noise,
         rules=tuple(_rule(table) for table in top.tables("rule")),
         required=tuple(_required(table) for table in top.tables("required")),
         waivers=tuple(_waiver(table) for table in top.tables("waiver")),
@@ -224,6 +229,17 @@ def parse_policy(text: str, source: str) -> Policy:
 
 
 _RULE_VALUES = tuple(f.name for f in fields(Settings))
+_TOP_KEYS = (
+    "schema_version",
+    "significance",
+    "confirmation",
+    "inconclusive",
+    "maximum_noise",
+    "defaults",
+    "rule",
+    "required",
+    "waiver",
+)
 _MATCH_KEYS = ("suite", "metric", "where")
 
 

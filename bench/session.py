@@ -103,7 +103,7 @@ def resume(run: str, store: Path, listener: Listener) -> Outcome:
         shape = LabShape.parse(request.lab) if request.lab else None
         jobs = make_sweep(request, shape.world if shape else None)
         device = choose_device(request)
-        sites = {world: _sites(world, shape, device, request.seed)[0] for world in {job.world for job in jobs}}
+        sites = {world: sites_of_group(world, shape, device, request.seed)[0] for world in {job.world for job in jobs}}
         left = jobs_left(jobs, writer.record.run_id, store, lambda job: sites[job.world])
         refuse_impossible_worlds(left)
         return _measure(request, shape, left, store, writer, listener, resumed=len(jobs) - len(left))
@@ -178,7 +178,7 @@ def rounds_for(request: Request) -> int:
 
 def sampling_for(request: Request) -> Sampling:
     """The sampling settings of one round of a request."""
-    sampling = Sampling.from_preset(request.preset)
+    sampling = replace(Sampling.from_preset(request.preset), ranges=request.ranges)
     if request.max_time_s is not None:
         sampling = sampling.with_max_time(request.max_time_s)
     return sampling.of_one_round(rounds_for(request))
@@ -213,7 +213,7 @@ def choose_device(request: Request) -> Device:
     return "cuda" if count else "cpu"
 
 
-def _sites(world: int, shape: LabShape | None, device: Device, seed: int) -> list[Site]:
+def sites_of_group(world: int, shape: LabShape | None, device: Device, seed: int) -> list[Site]:
     """The site of each rank of a group on this machine."""
     in_lab = shape if world > 1 else None
     bare = [lab_site(r, in_lab, seed) if in_lab else local_site(r, world, device, seed) for r in range(world)]
@@ -244,7 +244,7 @@ def _measure(
 
         outcome.rows += Store(store).rows(run_ids=[outcome.run_id])
     listener.started(outcome.run_id, jobs, resumed)
-    with _signals_end_the_run():
+    with signals_end_the_run():
         try:
             with ExitStack() as stack:
                 if shape:
@@ -293,14 +293,14 @@ def _supervise(
     for job in jobs:
         by_world.setdefault(job.world, []).append(job)
     for world, group_jobs in by_world.items():
-        sites = _sites(world, shape, device, request.seed)
-        too_few_gpus = _too_few_gpus(sites[0])
+        sites = sites_of_group(world, shape, device, request.seed)
+        lacking = too_few_gpus(sites[0])
         with _Groups(sites, request, lab if world > 1 else None, listener) as groups:
             for job in group_jobs:
                 listener.case_started(job)
                 began = time.monotonic()
-                if too_few_gpus:
-                    yield job, unmeasured_rows(job.suite, job.case, sites[0], "skipped", too_few_gpus), 0.0
+                if lacking:
+                    yield job, unmeasured_rows(job.suite, job.case, sites[0], "skipped", lacking), 0.0
                     continue
                 rows = groups.measure(job)
                 if isinstance(rows, Failure):
@@ -328,7 +328,8 @@ class _Groups:
                 f"memory holds {fit} group(s) of {world} rank(s), so not every round has processes of its own"
             )
         self._groups = [
-            RankProcesses(sites, patience_for(request), lab, _threads(world)) for _ in range(min(fit, self._rounds))
+            RankProcesses(sites, patience_for(request), lab, compute_threads(world))
+            for _ in range(min(fit, self._rounds))
         ]
 
     def measure(self, job: Job) -> list[Row] | Failure:
@@ -365,7 +366,7 @@ class _Groups:
             ranks.stop() if kind is None else ranks.kill()
 
 
-def _too_few_gpus(site: Site) -> str | None:
+def too_few_gpus(site: Site) -> str | None:
     """Why ranks cannot each have a GPU here, or None. Two ranks on one GPU are refused by NCCL."""
     from bench.hardware import cuda_device_count
 
@@ -374,13 +375,13 @@ def _too_few_gpus(site: Site) -> str | None:
     return f"needs {site.ranks_on_host} GPUs, {cuda_device_count()} here; --device cpu measures over gloo"
 
 
-def _threads(world: int) -> dict[str, str]:
+def compute_threads(world: int) -> dict[str, str]:
     """Compute threads of each rank: the cores are shared out evenly."""
     return {"OMP_NUM_THREADS": str(max(1, usable_cores() // world))}
 
 
 @contextmanager
-def _signals_end_the_run() -> Iterator[None]:
+def signals_end_the_run() -> Iterator[None]:
     """Ctrl-C, SIGTERM and a lost terminal raise once; more of them must not disturb the cleaning up after the first."""
 
     def end_once(*_: Any) -> None:

@@ -38,6 +38,7 @@ class Request:
         max_time_s: most time in timed iterations of a case; None for the preset's.
         rounds: how many groups of processes measure each case; None for the preset's.
         timeout_s: a case in which nothing moves for so long has failed; None for the default.
+        ranges: record the ranges that the measured code marks as rows too.
     """
 
     suites: tuple[str, ...]
@@ -51,6 +52,7 @@ class Request:
     max_time_s: float | None = None
     timeout_s: float | None = None
     rounds: int | None = None
+    ranges: bool = False
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:

@@ -49,6 +49,7 @@ class RunOptions:
     timeout_s: float | None = None
     resume: str | None = None
     store: Path | None = None
+    ranges: bool = False
 
     @property
     def store_path(self) -> Path:
@@ -76,6 +77,7 @@ class RunOptions:
             max_time_s=self.max_time_s,
             rounds=self.rounds,
             timeout_s=self.timeout_s,
+            ranges=self.ranges,
         )
 
     def _resumed(self) -> Request:

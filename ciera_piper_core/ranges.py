@@ -44,8 +44,16 @@ class Span:
     thread: int
 
 
-_recordings: list[tuple[list[Span], int]] = []
-"""Open recordings and when each began."""
+@dataclass(frozen=True)
+class _Recording:
+    """An open recording: what it collected, when it began, and what it waits for at edges of regions."""
+
+    spans: list[Span]
+    since_ns: int
+    settle: Callable[[], None] | None
+
+
+_recordings: list[_Recording] = []
 
 
 class region:
@@ -83,15 +91,21 @@ class region:
 
 
 @contextmanager
-def recording() -> Iterator[list[Span]]:
-    """Collect every region, of all threads, that begins and ends inside; in the order of their ends."""
-    spans: list[Span] = []
-    _recordings.append((spans, time.perf_counter_ns()))
+def recording(settle: Callable[[], None] | None = None) -> Iterator[list[Span]]:
+    """Collect every region, of all threads, that begins and ends inside; in the order of their ends.
+
+    Args:
+        settle: called at both edges of each region before the clock is read, for example
+            ``torch.cuda.synchronize``: spans then bound the kernels, which no longer overlap those of
+            another region. None leaves the host alone to be timed.
+    """
+    mine = _Recording([], time.perf_counter_ns(), settle)
+    _recordings.append(mine)
     try:
-        yield spans
+        yield mine.spans
     finally:
-        # By identity: two recordings that saw the same are equal lists.
-        _recordings[:] = [other for other in _recordings if other[0] is not spans]
+        # By identity: two recordings that saw the same are equal.
+        _recordings[:] = [other for other in _recordings if other is not mine]
 
 
 def _enter(name: str) -> Callable[[], None]:
@@ -105,20 +119,30 @@ def _enter(name: str) -> Callable[[], None]:
         marker.push(name)
     if profiled is not None:
         profiled.__enter__()  # type: ignore[no-untyped-call]
+    if _recordings:
+        _settle()
     started_ns = time.perf_counter_ns()
 
     def leave() -> None:
         if _recordings:
+            _settle()
             span = Span(name, started_ns, time.perf_counter_ns(), threading.get_ident())
-            for spans, since_ns in _recordings:
-                if since_ns <= started_ns:
-                    spans.append(span)
+            for recording in _recordings:
+                if recording.since_ns <= started_ns:
+                    recording.spans.append(span)
         if profiled is not None:
             profiled.__exit__(None, None, None)
         if marker is not None:
             marker.pop()
 
     return leave
+
+
+def _settle() -> None:
+    """Wait for what the open recordings wait for; each once, however many ask for it."""
+    for settle in {recording.settle for recording in _recordings}:
+        if settle is not None:
+            settle()
 
 
 class _Marker(Protocol):

@@ -7,7 +7,16 @@ from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING
 
-from bench.gate_output.text import case_name, change_text, share_text, threshold_text, value_text, visible, why
+from bench.gate_output.text import (
+    CaseNames,
+    case_name,
+    change_text,
+    share_text,
+    threshold_text,
+    value_text,
+    visible,
+    why,
+)
 from bench.gate_result import SEVERITY
 from bench.report.formatting import counted
 from bench.report.markup import Markup, element, joined
@@ -22,7 +31,7 @@ FOLDED = ("new", "pass")
 PLOT_WIDTH, PLOT_HEIGHT = 140, 18
 LEAST_SPAN = 0.02
 """Half the width of a plot's axis is at least this share."""
-COLUMNS = ("Verdict", "Metric", "Case", "Baseline", "Candidate", "Change", "", "Counts from", "Samples", "Why")
+COLUMNS = ("Verdict", "Metric", "Case", "Baseline", "Candidate", "Change", "", "Counts from", "Samples")
 NUMERIC = ("Baseline", "Candidate", "Change", "Counts from", "Samples")
 MEANINGS = (
     ("Change", "The candidate over the baseline, less one, and its 95 % interval, by the numbers as they are."),
@@ -43,7 +52,7 @@ def render(result: GateResult, title: str = "Performance gate") -> str:
     suites: dict[str, list[Comparison]] = {}
     for comparison in result.comparisons:
         suites.setdefault(comparison.suite, []).append(comparison)
-    names = list(suites)
+    names = CaseNames(result.comparisons)
     return Template(_asset("page.html")).substitute(
         policy=POLICY,
         title=joined([title]),
@@ -52,7 +61,7 @@ def render(result: GateResult, title: str = "Performance gate") -> str:
         subtitle=_subtitle(result),
         verdict=_verdict(result),
         remarks=_remarks(result),
-        suites=joined(_suite(names.index(name), name, found) for name, found in suites.items()),
+        suites=joined(_suite(place, name, found, names) for place, (name, found) in enumerate(suites.items())),
         legend=element(
             "dl", *(joined([element("dt", name), element("dd", text)]) for name, text in MEANINGS), class_="legend"
         ),
@@ -107,43 +116,64 @@ def _remarks(result: GateResult) -> Markup:
     return joined([*errors, element("ul", *notes, class_="quiet gate-notes") if notes else None])
 
 
-def _suite(place: int, name: str, comparisons: Sequence[Comparison]) -> Markup:
+def _suite(place: int, name: str, comparisons: Sequence[Comparison], names: CaseNames) -> Markup:
     loud = [comparison for comparison in comparisons if comparison.verdict not in FOLDED]
     quiet = [comparison for comparison in comparisons if comparison.verdict in FOLDED]
     title = f"{counted(len(quiet), 'metric')} without a change to look at"
-    folded = element("details", element("summary", title), _table(quiet), open=not loud) if quiet else None
-    return element("section", element("h2", visible(name)), _table(loud) if loud else None, folded, id=f"suite-{place}")
+    folded = element("details", element("summary", title), _table(quiet, names), open=not loud) if quiet else None
+    shared = names.shared(name)
+    return element(
+        "section",
+        element("h2", visible(name)),
+        element("p", "All cases: ", element("code", shared), class_="fixed") if shared else None,
+        _table(loud, names) if loud else None,
+        folded,
+        id=f"suite-{place}",
+    )
 
 
-def _table(comparisons: Iterable[Comparison]) -> Markup:
+def _table(comparisons: Iterable[Comparison], names: CaseNames) -> Markup:
     head = element(
         "tr", *(element("th", name, scope="col", class_="number" if name in NUMERIC else None) for name in COLUMNS)
     )
-    body = element("tbody", *map(_row, comparisons))
+    body = element("tbody", *(_row(comparison, names) for comparison in comparisons))
     table = element("div", element("table", element("thead", head), body), class_="scroll")
     return element("div", table, class_="data-table gate-table")
 
 
-def _row(comparison: Comparison) -> Markup:
-    chip = element("span", comparison.outcome, class_=f"chip {_chip(comparison.verdict, comparison.waived)}")
+def _row(comparison: Comparison, names: CaseNames) -> Markup:
+    """The numbers, and below them, over the whole width, the reason; a pass needs no reason but on hover."""
+    reason = joined([element("code", comparison.reason_code), " ", why(comparison)])
+    told = comparison.verdict != "pass"
+    chip = element(
+        "span",
+        comparison.outcome,
+        class_=f"chip {_chip(comparison.verdict, comparison.waived)}",
+        title=None if told else f"{comparison.reason_code}: {why(comparison)}",
+    )
     samples = f"{comparison.baseline_samples:,} / {comparison.candidate_samples:,}"
-    p_value = "" if comparison.p_value is None else f"p {comparison.p_value:.2g}; "
-    detectable = comparison.minimum_detectable_effect
-    tells = "" if detectable is None else f"least detectable change {share_text(detectable)}; "
-    title = f"{p_value}{tells}definition {visible(comparison.definition)}, version {comparison.method_version}"
-    return element(
+    numbers = element(
         "tr",
         element("td", chip),
         element("td", visible(comparison.metric)),
-        element("td", case_name(comparison), class_="wrap"),
+        element("td", names.of(comparison), class_="wrap", title=case_name(comparison)),
         element("td", value_text(comparison.baseline_value, comparison.unit), class_="number"),
         element("td", value_text(comparison.candidate_value, comparison.unit), class_="number"),
-        element("td", change_text(comparison), class_="number", title=title),
+        element("td", change_text(comparison), class_="number", title=_details(comparison)),
         element("td", _plot(comparison)),
         element("td", threshold_text(comparison), class_="number"),
         element("td", samples, class_="number"),
-        element("td", element("code", comparison.reason_code), " ", why(comparison), class_="wrap"),
     )
+    below = element("td", reason, colspan=str(len(COLUMNS)), class_="wrap gate-why")
+    return joined([numbers, element("tr", below) if told else None])
+
+
+def _details(comparison: Comparison) -> str:
+    """What the change rests on, on hover."""
+    p_value = "" if comparison.adjusted_p_value is None else f"p {comparison.adjusted_p_value:.2g} among all cases; "
+    detectable = comparison.minimum_detectable_effect
+    tells = "" if detectable is None else f"least detectable slowdown {share_text(detectable)}; "
+    return f"{p_value}{tells}definition {visible(comparison.definition)}, method version {comparison.method_version}"
 
 
 def _chip(verdict: str, waived: bool = False) -> str:

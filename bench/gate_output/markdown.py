@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.gate_output.text import case_name, change_text, threshold_text, value_text, visible, why
+from bench.gate_output.text import CaseNames, change_text, threshold_text, value_text, visible, why
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,15 +23,19 @@ def render(result: GateResult) -> str:
     """The result as Markdown with GitHub's tables; GitLab reads it as well."""
     loud = [comparison for comparison in result.comparisons if comparison.verdict not in QUIET]
     quiet = [comparison for comparison in result.comparisons if comparison.verdict in QUIET]
-    lines = [f"## {MARKS[result.exit_code]} Performance: {result.verdict}", "", result.headline, ""]
+    lines = [f"## {MARKS[result.exit_code]} Performance: {result.verdict}", "", result.summary, ""]
     lines += [f"Baseline {code(result.baseline)}, candidate {code(result.candidate)}.", ""]
     lines += [f"- **error**: {code(error)}" for error in result.errors]
     lines += [""] if result.errors else []
+    names = CaseNames(result.comparisons)
+    shared = {suite: names.shared(suite) for suite in dict.fromkeys(found.suite for found in result.comparisons)}
+    lines += [f"- {code(suite)}: {code(text)}" for suite, text in shared.items() if text]
+    lines += [""] if any(shared.values()) else []
     if loud:
-        lines += [*_table(loud), ""]
+        lines += [*_table(loud, names), ""]
     if quiet:
         summary = f"{len(quiet):,} without a change to look at"
-        lines += ["<details>", f"<summary>{summary}</summary>", "", *_table(quiet), "", "</details>", ""]
+        lines += ["<details>", f"<summary>{summary}</summary>", "", *_table(quiet, names), "", "</details>", ""]
     if result.notes:
         lines += [*(f"- {code(note)}" for note in result.notes), ""]
     return "\n".join(lines)
@@ -45,7 +49,7 @@ def code(text: str) -> str:
     """
     shown = visible(text)
     if not shown.strip():
-        return "(empty)"
+        return ""
     if any(character in shown for character in "`|\\"):
         return f"<code>{''.join(_entity(character) for character in shown)}</code>"
     return f"`{shown.strip()}`"
@@ -55,21 +59,21 @@ def _entity(character: str) -> str:
     return character if character.isalnum() or character == " " else f"&#{ord(character)};"
 
 
-def _table(comparisons: Sequence[Comparison]) -> list[str]:
+def _table(comparisons: Sequence[Comparison], names: CaseNames) -> list[str]:
     lines = [_row(HEADER), _row(["---"] * len(HEADER))]
-    lines += [_row(_cells(comparison)) for comparison in comparisons[:MOST_ROWS]]
+    lines += [_row(_cells(comparison, names)) for comparison in comparisons[:MOST_ROWS]]
     if len(comparisons) > MOST_ROWS:
         lines += ["", f"{len(comparisons) - MOST_ROWS:,} more are in the JSON, HTML and JUnit outputs."]
     return lines
 
 
-def _cells(comparison: Comparison) -> list[str]:
+def _cells(comparison: Comparison, names: CaseNames) -> list[str]:
     verdict = f"**{comparison.outcome}**" if comparison.verdict not in QUIET else comparison.outcome
     return [
         verdict,
         code(_cut(comparison.suite)),
         code(_cut(comparison.metric)),
-        code(_cut(case_name(comparison))),
+        code(_cut(names.of(comparison))),
         code(value_text(comparison.baseline_value, comparison.unit)),
         code(value_text(comparison.candidate_value, comparison.unit)),
         code(change_text(comparison)),

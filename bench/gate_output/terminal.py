@@ -10,12 +10,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bench.gate_output.text import case_name, change_text, threshold_text, value_text, visible, why
+from bench.gate_output.text import (
+    CaseNames,
+    change_text,
+    interval_text,
+    threshold_text,
+    value_text,
+    visible,
+    why,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
 
     from bench.gate_result import Comparison, GateResult
 
@@ -32,6 +40,9 @@ QUIET = ("pass", "new")
 MOST_QUIET = 20
 """Comparisons that need no look are listed up to this number; more are counted."""
 MOST_LOUD = 200
+FOLDED_WIDTH = 24
+"""To which names are folded before a column is left out for them."""
+LEFT_OUT_FIRST = ("95 % interval", "counts from", "baseline", "candidate")
 
 
 def print_result(result: GateResult, file: IO[str] | None = None) -> None:
@@ -46,20 +57,25 @@ def render(result: GateResult) -> RenderableType:
 
 def _parts(result: GateResult) -> Iterator[RenderableType]:
     sides = f"baseline {visible(result.baseline)}\ncandidate {visible(result.candidate)}"
-    yield Text(f"{sides}\npolicy {visible(result.policy.source)}", style="dim")
-    loud = [comparison for comparison in result.comparisons if comparison.verdict not in QUIET]
-    quiet = [comparison for comparison in result.comparisons if comparison.verdict in QUIET]
-    shown = [*loud[:MOST_LOUD], *(quiet if len(quiet) <= MOST_QUIET else ())]
-    if shown:
-        yield _table(shown)
-    if left := len(result.comparisons) - len(shown):
+    yield Text(f"{sides}\npolicy {visible(result.policy.source)}\n", style="dim")
+    names = CaseNames(result.comparisons)
+    suites = dict.fromkeys(comparison.suite for comparison in result.comparisons)
+    left = 0
+    for suite in suites:
+        found = [comparison for comparison in result.comparisons if comparison.suite == suite]
+        loud = [comparison for comparison in found if comparison.verdict not in QUIET]
+        quiet = [comparison for comparison in found if comparison.verdict in QUIET]
+        shown = [*loud[:MOST_LOUD], *(quiet if len(quiet) <= MOST_QUIET else ())]
+        left += len(found) - len(shown)
+        if shown:
+            heading = Text(visible(suite), style="bold")
+            heading.append(f"  {names.shared(suite)}", style="not bold dim")
+            yield heading
+            yield _Table(shown, names)
+            yield from _reasons([comparison for comparison in shown if comparison in loud], names)
+            yield Text()
+    if left:
         yield Text(f"{left:,} more not listed; --json, --html and --junit have all of them", style="dim")
-    told = [comparison for comparison in shown if comparison.verdict not in QUIET or comparison.waived]
-    for comparison in told:
-        line = Text(comparison.outcome, style=_style(comparison))
-        line.append(f"  {visible(comparison.suite)} {visible(comparison.metric)} {case_name(comparison)}", "not bold")
-        yield Padding(line, (0, 0, 0, 2), expand=False)
-        yield Padding(Text(f"{comparison.reason_code}: {why(comparison)}", style="dim"), (0, 0, 0, 4), expand=False)
     for note in result.notes:
         yield Text(f"note: {visible(note)}", style="dim")
     for error in result.errors:
@@ -68,25 +84,60 @@ def _parts(result: GateResult) -> Iterator[RenderableType]:
     yield Text(result.headline, style=tone)
 
 
-def _table(comparisons: Sequence[Comparison]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("verdict", no_wrap=True)
-    for name in ("suite", "metric", "case"):
-        table.add_column(name, overflow="fold")
-    for name in ("baseline", "candidate", "change", "counts from"):
-        table.add_column(name, justify="right", overflow="fold")
+class _Table:
+    """The comparisons of a suite; on a narrow terminal columns are left out, from the least telling."""
+
+    def __init__(self, comparisons: Sequence[Comparison], names: CaseNames) -> None:
+        self._comparisons = comparisons
+        self._names = names
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = self._columns()
+        for name in LEFT_OUT_FIRST:
+            if sum(2 + min(width, most) for width, most in self._widths(columns)) <= options.max_width:
+                break
+            columns.pop(name, None)
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        for name in columns:
+            folds = name in ("metric", "case")
+            table.add_column(
+                name.partition("/")[0],
+                justify="left" if folds or name == "verdict" else "right",
+                no_wrap=not folds,
+                overflow="fold" if folds else "ellipsis",
+            )
+        for cells in zip(*columns.values(), strict=True):
+            table.add_row(*cells)
+        yield table
+
+    def _columns(self) -> dict[str, list[Text]]:
+        """Cells by column; what follows a slash tells two columns of one title apart."""
+        found = self._comparisons
+        columns = {
+            "verdict": [Text(comparison.outcome, style=_style(comparison)) for comparison in found],
+            "metric": [Text(visible(comparison.metric)) for comparison in found],
+            "case": [Text(self._names.of(comparison)) for comparison in found],
+            "baseline": [Text(value_text(comparison.baseline_value, comparison.unit)) for comparison in found],
+            "candidate": [Text(value_text(comparison.candidate_value, comparison.unit)) for comparison in found],
+            "change": [Text(change_text(comparison, interval=False)) for comparison in found],
+            "95 % interval": [Text(interval_text(comparison)) for comparison in found],
+            "counts from": [Text(threshold_text(comparison)) for comparison in found],
+        }
+        return {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
+
+    def _widths(self, columns: dict[str, list[Text]]) -> Iterator[tuple[int, int]]:
+        """The width that each column wants, and the most that it needs: names may be folded."""
+        for name, cells in columns.items():
+            most = FOLDED_WIDTH if name in ("metric", "case") else 10**6
+            yield max(len(name), *(cell.cell_len for cell in cells)), most
+
+
+def _reasons(comparisons: Sequence[Comparison], names: CaseNames) -> Iterator[RenderableType]:
     for comparison in comparisons:
-        table.add_row(
-            Text(comparison.outcome, style=_style(comparison)),
-            Text(visible(comparison.suite)),
-            Text(visible(comparison.metric)),
-            Text(case_name(comparison)),
-            Text(value_text(comparison.baseline_value, comparison.unit)),
-            Text(value_text(comparison.candidate_value, comparison.unit)),
-            Text(change_text(comparison)),
-            Text(threshold_text(comparison)),
-        )
-    return table
+        line = Text(comparison.outcome, style=_style(comparison))
+        line.append(f"  {visible(comparison.metric)} {names.of(comparison)}".rstrip(), "not bold")
+        yield Padding(line, (0, 0, 0, 2), expand=False)
+        yield Padding(Text(f"{comparison.reason_code}: {why(comparison)}", style="dim"), (0, 0, 0, 4), expand=False)
 
 
 def _style(comparison: Comparison) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bench.report.formatting import number, parameters, unit_sign
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from bench.gate_result import Comparison
+    from bench.suite import Value
 
 MOST_CHARACTERS = 2000
 """Of a name or a message; what is longer is cut, and says so."""
@@ -29,6 +32,47 @@ def case_name(comparison: Comparison) -> str:
     return visible(parameters(dict(comparison.params)) or comparison.case)
 
 
+class OfACase(Protocol):
+    """Whatever is of a case of a suite."""
+
+    @property
+    def suite(self) -> str: ...
+    @property
+    def params(self) -> Mapping[str, Value]: ...
+
+
+class CaseNames:
+    """Short names of cases: what tells a suite's cases apart, and once what they all share."""
+
+    def __init__(self, comparisons: Iterable[OfACase]) -> None:
+        values: dict[str, dict[str, set[tuple[str, Value | None]]]] = {}
+        self._shared: dict[str, dict[str, Value]] = {}
+        found = list(comparisons)
+        for comparison in found:
+            known = values.setdefault(comparison.suite, {})
+            for name in comparison.params:
+                known.setdefault(name, set())
+        for comparison in found:
+            for name, seen in values[comparison.suite].items():
+                value = comparison.params.get(name)
+                seen.add((type(value).__name__, value))
+        self._varying = {
+            suite: [name for name, seen in names.items() if len(seen) > 1] for suite, names in values.items()
+        }
+        for comparison in found:
+            varying = self._varying[comparison.suite]
+            shared = {name: value for name, value in comparison.params.items() if name not in varying}
+            self._shared.setdefault(comparison.suite, shared)
+
+    def of(self, comparison: OfACase) -> str:
+        """The parameters that differ in its suite; empty where nothing does."""
+        return visible(parameters(dict(comparison.params), self._varying[comparison.suite]))
+
+    def shared(self, suite: str) -> str:
+        """The parameters that all cases of a suite share."""
+        return visible(parameters(self._shared.get(suite, {})))
+
+
 def value_text(value: float | None, unit: str) -> str:
     """``12.3 µs``; a dash without a number."""
     if value is None:
@@ -37,15 +81,21 @@ def value_text(value: float | None, unit: str) -> str:
     return f"{number(value)} {visible(sign)}" if sign else number(value)
 
 
-def change_text(comparison: Comparison) -> str:
-    """``+5.2% [+4.1%, +6.3%]``: the candidate against the baseline."""
+def change_text(comparison: Comparison, *, interval: bool = True) -> str:
+    """``+5.2% [+4.1%, +6.3%]``: the candidate against the baseline; an interval without ends is left out."""
     if comparison.change is None:
         return "-"
     text = signed_percent(comparison.change)
-    if comparison.change_interval is None:
-        return text
-    low, high = comparison.change_interval
-    return f"{text} [{signed_percent(low)}, {signed_percent(high)}]"
+    ends = interval_text(comparison) if interval else ""
+    return f"{text} {ends}" if ends else text
+
+
+def interval_text(comparison: Comparison) -> str:
+    """``[+4.1%, +6.3%]``: the interval of the change; empty where it has no ends."""
+    ends = comparison.change_interval
+    if ends is None or not all(map(math.isfinite, ends)):
+        return ""
+    return f"[{signed_percent(ends[0])}, {signed_percent(ends[1])}]"
 
 
 def threshold_text(comparison: Comparison) -> str:

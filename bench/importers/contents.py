@@ -169,6 +169,11 @@ def as_int(value: object) -> int | None:
     return int(number) if number is not None and number.is_integer() and abs(number) < INT64 else None
 
 
+def as_list(value: object) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
 def plain_value(value: object) -> Value:
     """A parameter as a row can hold it; what is neither text, number nor bool becomes JSON text."""
     if isinstance(value, (bool, str)):

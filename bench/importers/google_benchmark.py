@@ -137,13 +137,15 @@ def _add(contents: Contents, entry: dict[str, Any], name: str, line: int, launch
     if entry.get("label"):
         contents.note("labels are left out: they may change from run to run, and name no case")
     status, reason = _outcome(entry)
-    unit = entry.get("time_unit", "ns")
+    unit = str(entry.get("time_unit", "ns"))
     if unit not in NANOSECONDS:
         contents.fault(line, f"{quoted(name)} has the time unit {quoted(unit)}; known: {', '.join(NANOSECONDS)}")
         return
     row: dict[str, Any] = {"status": status, "reason": reason, "launch": launch}
     if summed:
         row |= {"samples": (), "n": summed}
+    if status == "ok" and not {"real_time", "cpu_time"} & entry.keys():
+        contents.fault(line, f"{quoted(name)} has no time")
     for key, definition in (("real_time", GOOGLE_REAL_TIME), ("cpu_time", GOOGLE_CPU_TIME)):
         if key in entry or status != "ok":
             contents.add(key, definition, params, _scaled(entry.get(key), NANOSECONDS[unit]), **row)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import UsageError
+from bench.errors import StoreError, UsageError
 from bench.importers import importer
 from bench.importers.contents import Source
 from bench.importers.pooling import pool
@@ -28,6 +29,9 @@ PRESET = "imported"
 """In the place of a run's preset, by which its record is known."""
 PLAN_KEY = "imported"
 STANDARD_INPUT = "-"
+PATIENCE_S = 10.0
+"""How long an import of the same file by another process is waited for."""
+PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -117,17 +121,34 @@ def import_file(
     digest = hashlib.sha256(b"\0".join((tool.encode(), wishes.key().encode(), data))).hexdigest()
     if digest in known:
         result.run_id = known[digest]
-        result.added = _complete(store, result.run_id, rows)
-    else:
-        record = _record(tool, source, contents, wishes, digest, rows, command)
-        result.run_id, result.added = record.run_id, True
+        result.rows, result.added = _stored(store, result.run_id, rows)
+        return result
+    record = _record(tool, source, contents, wishes, digest, rows, command)
+    result.run_id = record.run_id
+    try:
         with RunWriter(store, record) as writer:
+            result.added = True
             writer.append(rows)
             writer.seal()
-        known[digest] = record.run_id
-    for number, row in enumerate(rows):
-        row.run_id, row.row_id = result.run_id, number
+    except StoreError:
+        if result.added or not _written_by_another(store, digest):
+            raise
+        result.rows, result.added = _stored(store, result.run_id, rows)
+    known[digest] = record.run_id
     return result
+
+
+def _written_by_another(store: Path, digest: str) -> bool:
+    """Whether another process imports the same file, or just did; waits until it is done, or gone."""
+    from bench.store.reader import Store
+
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        states = [run.state for run in Store(store).runs() if _digest(run.record) == digest]
+        if "open" not in states and states:
+            return True
+        time.sleep(PAUSE_S)
+    return False
 
 
 def imported_runs(store: Path) -> dict[str, str]:
@@ -143,17 +164,20 @@ def _digest(record: RunRecord) -> str:
     return str(told.get("digest", "")) if isinstance(told, dict) else ""
 
 
-def _complete(store: Path, run_id: str, rows: list[Row]) -> bool:
-    """Add what an import that died left out; False if nothing was missing."""
+def _stored(store: Path, run_id: str, rows: list[Row]) -> tuple[list[Row], bool]:
+    """The rows of a run that was imported before, and whether it needed completing: an import may have died."""
     from bench.store.reader import Store
 
-    there = len(Store(store).rows([run_id]))
-    if there >= len(rows):
-        return False
+    reader = Store(store)
+    there, record = reader.rows([run_id]), reader.record(run_id)
+    if len(there) >= record.plan[PLAN_KEY]["rows"] or len(rows) != record.plan[PLAN_KEY]["rows"]:
+        return there, False
+    for row in rows:
+        row.started_at = row.started_at or record.started_at
     with RunWriter.reopen(store, run_id) as writer:
-        writer.append(rows[there:])
+        writer.append(rows[len(there) :])
         writer.seal()
-    return True
+    return reader.rows([run_id]), True
 
 
 def _apply(wishes: Wishes, row: Row) -> None:
@@ -188,7 +212,7 @@ def _record(
         preset=PRESET,
         seed=0,
         fingerprint=_fingerprint(tool, contents, wishes, digest, started_at),
-        plan={PLAN_KEY: {"tool": tool, "file": source.name, "digest": digest}},
+        plan={PLAN_KEY: {"tool": tool, "file": source.name, "digest": digest, "rows": len(rows)}},
         cases=len({row.case for row in rows}),
     )
 

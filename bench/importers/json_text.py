@@ -89,13 +89,13 @@ def documents(text: str, contents: Contents) -> list[Document]:
 def _decode(text: str, start: int, line: int, contents: Contents) -> tuple[Document, int] | None:
     """The document that begins at ``start`` and the place behind it."""
     try:
-        data, length = _DECODER.raw_decode(text[start:])
+        data, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
-        contents.fault(line + error.lineno - 1, f"not JSON: {error.msg} (column {error.colno}); is the file cut off?")
+        contents.fault(error.lineno, f"not JSON: {error.msg} (column {error.colno}); is the file cut off?")
     except (RecursionError, ValueError) as error:
         contents.fault(line, f"not JSON that can be read: {quoted(str(error))}")
     else:
-        return Document(text[start : start + length], data, line), start + length
+        return Document(text[start:end], data, line), end
     return None
 
 

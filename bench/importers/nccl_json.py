@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.importers.contents import as_int, as_number, quoted, utc
+from bench.importers.contents import as_int, as_list, as_number, quoted, utc
 from bench.importers.definitions import NCCL_TESTS_ITERATION
 from bench.importers.json_text import documents
 from bench.importers.nccl_case import COLUMNS, PLACEMENTS, World, case_params, judge, library_version, op_of
@@ -56,7 +56,7 @@ def _read_document(source: Source, contents: Contents, document: Document, launc
         _read_result(contents, op, result, world, line, launch, warmup)
     if not data["results"]:
         contents.fault(document.line, "the list 'results' is empty: nothing was measured")
-    for error in data.get("errors") or []:
+    for error in as_list(data.get("errors")):
         contents.fault(document.line, f"the tool reports an error: {quoted(error, 200)}")
     bounds = data.get("out_of_bounds")
     if not isinstance(bounds, dict):

@@ -34,6 +34,7 @@ MEASURES = ("time", "cputime", "algbw", "busbw", "error", "#wrong", "i_min", "i_
 _HEADINGS = re.compile(r"#\s+size\s+count\b")
 _DATA = re.compile(r"\s*\d+\s+\d+\s+[A-Za-z]\w*\s")
 _LIKE_DATA = re.compile(r"\s*\d{1,19}(\s+\d+){1,2}(\s+[\w.+-]+){4,}\s*$")
+_BLANK_HALF = re.compile(r" {24,}")
 _OPTIONS = re.compile(r"#\s*nThread:?\s+(\d+)\s+nGpus:?\s+(\d+)\b.*?warm-?up\s*[Ii]ters:\s+(\d+)")
 _VERSION = re.compile(r"#\s*(nccl|rccl)-tests version\s+(\S+)(?:.*?(?:nccl|rccl)-library=(\d+))?")
 _STARTING = re.compile(r"#\s*Collective test starting:\s+(\S+)")
@@ -113,6 +114,27 @@ class _Reader:
         text = line.text
         if not text.strip(" #"):
             return
+        if "#" in text and self._read_header(text):
+            return
+        start = text.lstrip()
+        if start.startswith("#") and _HEADINGS.match(start):
+            self._end_table(concluded=False)
+            self._begin_table(line)
+        elif start.startswith("#"):
+            self._read_comment(line)
+        elif _DATA.match(text):
+            self._read_data(line)
+        elif self._table and _LIKE_DATA.match(text):
+            self._contents.fault(line.number, f"looks like a line of the table and is none: {quoted(text.strip())}")
+        else:
+            if "_perf" in text and (match := _COMMAND.search(text)):
+                self._command_op = match.group(1)
+            if _BROKEN.search(text):
+                self._broke.append(f"line {line.number} says {quoted(text.strip(), 100)}")
+            self._other_lines.append(line.number)
+
+    def _read_header(self, text: str) -> bool:
+        """Take a line of what the tool says before its table; False if it is none."""
         if match := _VERSION.search(text):
             self._new_launch_if_begun()
             self._launch.world.set_version(match.group(1), match.group(2), match.group(3))
@@ -124,24 +146,9 @@ class _Reader:
             self._launch.has_options = True
             self._launch.warmup = int(match.group(3))
             self._launch.world.gpus_a_process = int(match.group(1)) * int(match.group(2))
-        elif self._launch.world.read_rank(text):
-            pass
-        elif _HEADINGS.match(text.lstrip()):
-            self._end_table(concluded=False)
-            self._begin_table(line)
-        elif text.lstrip().startswith("#"):
-            self._read_comment(line)
-        elif _DATA.match(text):
-            self._read_data(line)
-        elif match := _COMMAND.search(text):
-            self._command_op = match.group(1)
-            self._other_lines.append(line.number)
-        elif self._table and _LIKE_DATA.match(text):
-            self._contents.fault(line.number, f"looks like a line of the table and is none: {quoted(text.strip())}")
         else:
-            if _BROKEN.search(text):
-                self._broke.append(f"line {line.number} says {quoted(text.strip(), 100)}")
-            self._other_lines.append(line.number)
+            return self._launch.world.read_rank(text)
+        return True
 
     def _new_launch_if_begun(self) -> None:
         """The lines before a table come in one order; one that comes again belongs to the next start."""
@@ -207,8 +214,8 @@ class _Reader:
         if columns[-1] == "timestamp":
             columns, cells = columns[:-1], cells[:-2] if ":" in cells[-1] else cells
         placed = (len(columns) - len(descriptions)) // 2
-        if len(cells) == len(columns) - placed:
-            # A replayed trace measures in place only, and leaves the other half blank.
+        if len(cells) == len(columns) - placed and _BLANK_HALF.search(line.text.rstrip()):
+            # A replayed trace measures in place only, and leaves the other half blank; a line cut short does not.
             halves = {PLACEMENTS[1]: cells[-placed:]}
         elif len(cells) == len(columns):
             halves = {PLACEMENTS[0]: cells[-2 * placed : -placed], PLACEMENTS[1]: cells[-placed:]}

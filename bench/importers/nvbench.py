@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.importers.contents import Contents, Source, as_int, as_number, quoted
+from bench.importers.contents import Contents, Source, as_int, as_list, as_number, quoted
 from bench.importers.definitions import (
     NVBENCH_BANDWIDTH,
     NVBENCH_ITEMS,
@@ -59,12 +59,16 @@ def read(source: Source) -> Contents:
             contents.fault(document.line, "no list 'benchmarks'; nvbench writes one with --json FILE")
             continue
         devices = _read_machine(contents, document)
+        if not benchmarks:
+            contents.fault(document.line, "the list 'benchmarks' is empty: nothing was measured")
         lines = document.lines_of("benchmarks")
         for number, benchmark in enumerate(benchmarks):
             line = lines[number] if number < len(lines) else document.line
             if not isinstance(benchmark, dict) or not isinstance(benchmark.get("states"), list):
                 contents.fault(line, f"benchmarks[{number}] has no list 'states': {quoted(benchmark)}")
                 continue
+            if not benchmark["states"]:
+                contents.fault(line, f"{quoted(benchmark.get('name'))} has no state: nothing was measured")
             for place, state in enumerate(benchmark["states"]):
                 if isinstance(state, dict):
                     _State(source, contents, str(benchmark.get("name")), state, devices, line, launch).read()
@@ -106,14 +110,16 @@ class _State:
     ) -> None:
         self._source, self._contents, self._state, self._line = source, contents, state, line
         axes = {
-            str(axis.get("name")): _typed(axis) for axis in state.get("axis_values") or [] if isinstance(axis, dict)
+            str(axis.get("name")): _typed(axis) for axis in as_list(state.get("axis_values")) if isinstance(axis, dict)
         }
+        if not isinstance(state.get("axis_values"), (list, type(None))):
+            contents.fault(line, f"the axes of {quoted(state.get('name'))} are {quoted(state['axis_values'])}")
         taken: dict[str, Any] = {"benchmark": benchmark}
         if (device := as_int(state.get("device"))) is not None and len(devices) > 1:
             taken["device"] = f"{device} {devices.get(device, '')}".strip()
         self._params = own_params(axes, taken)
         self._row: dict[str, Any] = {"launch": launch}
-        summaries = [summary for summary in state.get("summaries") or [] if isinstance(summary, dict)]
+        summaries = [summary for summary in as_list(state.get("summaries")) if isinstance(summary, dict)]
         self._summaries = {str(summary.get("tag")): summary for summary in summaries}
 
     def read(self) -> None:

@@ -75,6 +75,8 @@ def read(source: Source) -> Contents:
     for lines in streams(source.text).values():
         reader.read(lines)
     reader.finish()
+    if contents.rows and not source.text.endswith(("\n", "\r")):
+        contents.note("the last line has no end: if the file is cut, so may be its last number")
     if "ranks" not in source.options and contents.rows:
         contents.note("OSU's tables do not say how many ranks took part; --set ranks=N tells")
     return contents

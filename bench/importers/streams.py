@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 MOST_MARKS = 4
 """A line carries a date, a container's name and a rank at most; more would be content."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _DATE = re.compile(r"\ufeff?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[ \t]")
-_MARKS = (
-    # Open MPI: [1,0]<stdout>: and [prterun-host-12@1,0]<stdout>:
-    re.compile(r"\[(?:[^\]\s]*@)?\d+,\d+\](?:\[[^\]]*\])?<std(?:out|err|diag)>: ?"),
-    # MPICH and Intel MPI: [0] and torchrun: [rank0]: (before a word, [0] is NCCL's own)
-    re.compile(r"\[rank\d+\]: ?|\[\d+\] (?=[#\s\d])"),
-    # srun --label, right-aligned
-    re.compile(r" {0,4}\d+: "),
-    # docker compose, kubectl --prefix, stern
-    re.compile(r"\[?[\w./-]+\]?\s+\| "),
-    re.compile(r"\[(?:pod|container)/[\w./-]+\] "),
-    # pdsh, clush: a host's name before what a table has
-    re.compile(r"[A-Za-z][\w.-]*: (?=\s*(?:#|\d))"),
+_MARK = re.compile(
+    "|".join(
+        (
+            # Open MPI: [1,0]<stdout>: and [prterun-host-12@1,0]<stdout>:
+            r"\[(?:[^\]\s]*@)?\d+,\d+\](?:\[[^\]]*\])?<std(?:out|err|diag)>: ?",
+            # MPICH and Intel MPI: [0] and torchrun: [rank0]: (before a word, [0] is NCCL's own)
+            r"\[rank\d+\]: ?|\[\d+\] (?=[#\s\d])",
+            # kubectl --prefix
+            r"\[(?:pod|container)/[\w./-]+\] ",
+            # srun --label, right-aligned
+            r" {0,4}\d+: ",
+            # docker compose, stern
+            r"\[?[\w./-]+\]?\s+\| ",
+            # pdsh, clush: a host's name before what a table has
+            r"[A-Za-z][\w.-]*: (?=\s*(?:#|\d))",
+        )
+    )
 )
 
 
@@ -39,7 +41,7 @@ def streams(text: str) -> dict[str, list[Line]]:
     """The lines of each writer of a log, by the marks before its lines (empty: none)."""
     found: dict[str, list[Line]] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        mark, rest = _split(_ESCAPES.sub("", line))
+        mark, rest = _split(_ESCAPES.sub("", line) if "\x1b" in line else line)
         found.setdefault(mark, []).append(Line(number, rest))
     return found
 
@@ -49,14 +51,9 @@ def _split(line: str) -> tuple[str, str]:
     for _ in range(MOST_MARKS):
         if date := _DATE.match(line):
             line = line[date.end() :]
-            continue
-        found = next(_matches(line), None)
-        if found is None:
+        elif mark := _MARK.match(line):
+            marks.append(mark.group().strip())
+            line = line[mark.end() :]
+        else:
             break
-        marks.append(found.group().strip())
-        line = line[found.end() :]
     return " ".join(marks), line
-
-
-def _matches(line: str) -> Iterator[re.Match[str]]:
-    return (match for mark in _MARKS if (match := mark.match(line)))

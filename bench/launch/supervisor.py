@@ -21,6 +21,8 @@ from bench.launch.stacks import dump_stacks
 from bench.store.row import Row
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from bench.launch.lab import Lab
     from bench.measure.sampling import Sampling
     from bench.suite import Case, Site
@@ -113,14 +115,24 @@ class RankProcesses:
         environment: of every worker, beside what the group itself sets.
         lab: the emulated cluster that the ranks run in, or None.
         patience: when to give up.
+        wrapped: the command of a rank, and what it is to be started as: below a profiler, say.
+        stop_timeout_s: how long ranks that were asked to leave may take.
     """
 
     def __init__(
-        self, sites: list[Site], patience: Patience, lab: Lab | None = None, environment: dict[str, str] | None = None
+        self,
+        sites: list[Site],
+        patience: Patience,
+        lab: Lab | None = None,
+        environment: dict[str, str] | None = None,
+        wrapped: Callable[[Site, list[str]], list[str]] | None = None,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
     ) -> None:
         self._sites = sites
         self._patience = patience
         self._lab = lab
+        self._wrapped = wrapped
+        self._stop_timeout_s = stop_timeout_s
         self._environment = {**os.environ, **(environment or {})}
         self._ranks: list[Rank] = []
         self._rows: list[dict[str, Any]] = []
@@ -163,20 +175,27 @@ class RankProcesses:
 
     def run_case(self, suite: str, case: Case, sampling: Sampling) -> list[Row] | Failure:
         """Measure one case on all ranks. After a failure the group is gone; start it again."""
+        records = self._do("case", suite, case, {"sampling": sampling.to_dict()})
+        return records if isinstance(records, Failure) else [Row.from_dict(record) for record in records]
+
+    def profile_case(
+        self, suite: str, case: Case, sampling: Sampling, settings: Mapping[str, Any]
+    ) -> list[dict[str, Any]] | Failure:
+        """Profile one case on all ranks (``bench.profiling.in_rank``): what each rank says of it, as ``run_case``."""
+        return self._do("profile", suite, case, {"sampling": sampling.to_dict(), "settings": dict(settings)})
+
+    def _do(self, what: str, suite: str, case: Case, more: Message) -> list[dict[str, Any]] | Failure:
         for rank in self._ranks:
             rank.done, rank.phase, rank.iteration = False, "setup", 0
-            self._send(
-                rank, {"type": "case", "suite": suite, "params": dict(case.params), "sampling": sampling.to_dict()}
-            )
+            self._send(rank, {"type": what, "suite": suite, "params": dict(case.params), **more})
         self._rows = []
-        failure = self._wait("done", self._patience.stall_s)
-        return failure or [Row.from_dict(record) for record in self._rows]
+        return self._wait("done", self._patience.stall_s) or self._rows
 
     def stop(self) -> None:
         """Ask all ranks to leave together; those that do not in time are killed."""
         for rank in self._ranks:
             self._send(rank, {"type": "stop"})
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline = time.monotonic() + self._stop_timeout_s
         while time.monotonic() < deadline and any(rank.exit_code() is None for rank in self._ranks):
             time.sleep(STOP_POLL_S)
         self.kill()
@@ -204,6 +223,8 @@ class RankProcesses:
     def _spawn(self, site: Site, folder: Path) -> Rank:
         channel, theirs = channel_pair()
         argv = [sys.executable, "-m", "bench.launch.worker", str(theirs.fileno())]
+        if self._wrapped:
+            argv = self._wrapped(site, argv)
         environment = {**self._environment, **self._network(site), "LOCAL_RANK": str(site.local_rank)}
         if self._lab:
             argv = self._lab.node_command(site.node, argv)

@@ -82,6 +82,12 @@ def _measure(message: Message, suites: dict[str, Suite], context: Context, progr
     name = message["suite"]
     if name not in suites:
         suites[name] = load_suite(name)
+    if message["type"] == "profile":
+        from bench.profiling.in_rank import profile_case
+        from bench.profiling.settings import ProfileSettings
+
+        settings, sampling = ProfileSettings(**message["settings"]), Sampling(**message["sampling"])
+        return profile_case(suites[name], Case(message["params"]), context, sampling, settings, progress)
     rows = run_case(suites[name], Case(message["params"]), context, Sampling(**message["sampling"]), progress)
     return [row.to_dict() for row in rows]
 

@@ -106,12 +106,14 @@ class ClockReading:
         host_of_rank: index of each rank's host, shape ``(world,)``.
         first_ranks: of each host, the rank whose clock is read.
         offsets_ns: of each host's clock from rank 0's, shape ``(hosts,)``.
+        errors_ns: bounds of the offsets' errors when they were read, shape ``(hosts,)``.
         fresh_until_ns: when to read again, on this rank's own clock; only rank 0's counts.
     """
 
     host_of_rank: NDArray[np.int64]
     first_ranks: NDArray[np.int64]
     offsets_ns: NDArray[np.float64]
+    errors_ns: NDArray[np.float64]
     fresh_until_ns: int = 0
 
 
@@ -126,21 +128,27 @@ def clock_offsets_ns(group: RankGroup) -> NDArray[np.float64]:
     if group.clocks is None:
         boots = group.gather_objects(boot_id())
         _, first_ranks, host_of_rank = np.unique(boots, return_index=True, return_inverse=True)
-        group.clocks = ClockReading(host_of_rank, first_ranks, np.zeros(len(first_ranks)))
+        zeros = np.zeros(len(first_ranks))
+        group.clocks = ClockReading(host_of_rank, first_ranks, zeros, zeros)
     clocks = group.clocks
     if len(clocks.first_ranks) > 1 and group.broadcast(time.perf_counter_ns() >= clocks.fresh_until_ns):
         began = time.perf_counter_ns()
-        offsets = [_offset_to_peer(group, int(peer)) if peer else 0.0 for peer in clocks.first_ranks]
-        clocks.offsets_ns = np.asarray(group.broadcast(offsets))
+        read = [_offset_to_peer(group, int(peer)) if peer else (0.0, 0.0) for peer in clocks.first_ranks]
+        clocks.offsets_ns, clocks.errors_ns = np.asarray(group.broadcast(read)).T
         ended = time.perf_counter_ns()
         clocks.fresh_until_ns = ended + round((ended - began) / READ_SHARE)
     return clocks.offsets_ns[clocks.host_of_rank]
 
 
-def _offset_to_peer(group: RankGroup, peer: int) -> float:
-    """Ping-pong between rank 0 and ``peer`` over the control group; meaningful on rank 0."""
+def clock_errors_ns(group: RankGroup) -> NDArray[np.float64]:
+    """By how much each of ``clock_offsets_ns`` may be off, as last read; shape ``(world,)``. Read the offsets first."""
+    return np.zeros(group.world) if group.clocks is None else group.clocks.errors_ns[group.clocks.host_of_rank]
+
+
+def _offset_to_peer(group: RankGroup, peer: int) -> tuple[float, float]:
+    """Ping-pong between rank 0 and ``peer`` over the control group: offset and error; meaningful on rank 0."""
     if group.rank not in (0, peer):
-        return 0.0
+        return 0.0, 0.0
     best_round_trip, offset = float("inf"), 0.0
     for _ in range(CLOCK_SYNC_ROUNDS):
         if group.rank == 0:
@@ -153,4 +161,4 @@ def _offset_to_peer(group: RankGroup, peer: int) -> float:
         else:
             group.receive(0)
             group.send(time.perf_counter_ns(), 0)
-    return offset
+    return offset, best_round_trip / 2

@@ -36,18 +36,29 @@ def pool(rounds: Sequence[Sequence[Row]]) -> list[Row]:
     round's outcome.
 
     Args:
-        rounds: the rows of each round, at least one; the same metrics in the same order in each.
+        rounds: the rows of each round, at least one; the same metrics in the same order in each, but
+            for rows of marked ranges (``bench.measure.regions``), which a round may lack.
     """
     if len(rounds) == 1:
         return list(rounds[0])
-    pooled = [_pool_metric(rows) for rows in zip(*rounds, strict=True)]
+    metrics = _by_metric(rounds)
+    pooled = [_pool_metric(rows) for rows in metrics]
     # The metrics of a case are one measurement, and the first is what it is about.
-    first = next((rows for rows in zip(*rounds, strict=True) if all(row.status == "ok" for row in rows)), None)
+    first = next((rows for rows in metrics if all(row.status == "ok" for row in rows)), None)
     if first is not None:
         reason = _agreement([float(row.value or 0.0) for row in first])
         for row in pooled:
             row.stop_reason = reason
     return pooled
+
+
+def _by_metric(rounds: Sequence[Sequence[Row]]) -> list[list[Row]]:
+    """The rows of each metric, in the order of its first; of the rounds that have it."""
+    metrics: dict[tuple[str, str], list[Row]] = {}
+    for rows in rounds:
+        for row in rows:
+            metrics.setdefault((row.metric, row.case), []).append(row)
+    return list(metrics.values())
 
 
 def is_skipped(rows: Sequence[Row]) -> bool:

@@ -102,16 +102,46 @@ def run_case(
         progress.phase = "measure"
         prepare = counted(workload.prepare, progress)
         timing = sample(workload.run, prepare, sampling, group, site.device, workload.baseline)
+        ranges = _range_rows(suite, case, context, sampling, timing, workload, prepare) if sampling.ranges else []
         progress.phase = "check"
         wrong = group.gather(np.array([workload.check()], dtype=np.float64))[:, 0]
         _fill(rows, suite, case, workload, timing, wrong, group.world)
+        _judge_ranges(ranges, rows, timing, wrong)
     finally:
         workload.close()
     if site.device == "cuda":
         del workload, prepare
         _return_device_memory()
     progress.phase = "done"
-    return rows
+    return rows + ranges
+
+
+def _range_rows(
+    suite: Suite,
+    case: Case,
+    context: Context,
+    sampling: Sampling,
+    timing: Timing,
+    workload: Workload,
+    prepare: Callable[[], None],
+) -> list[Row]:
+    """The rows of the ranges that the workload's code marks (collective)."""
+    from bench.measure.regions import iterations_for, range_rows, record_ranges
+
+    group, site = context.group, context.site
+    spent = record_ranges(workload, prepare, group, site.device, iterations_for(timing, sampling))
+    return range_rows(suite, placed_case(suite, case, site), site, spent, str(timing.stop_reason))
+
+
+def _judge_ranges(ranges: list[Row], rows: list[Row], timing: Timing, wrong: NDArray[np.float64]) -> None:
+    """Ranges of a case whose numbers are wrong or impossible are no numbers either."""
+    bad = next((row for row in rows if row.status == "invalid"), None)
+    if bad is None and wrong.any():
+        bad = next((row for row in rows if row.status == "failed"), None)
+    for row in ranges:
+        row.wrong, row.warmup = int(wrong.sum()), timing.warmup
+        if bad:
+            _apply(row, (bad.status, bad.reason))
 
 
 def _first_reason(reasons: Sequence[str | None]) -> str | None:

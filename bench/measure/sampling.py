@@ -58,6 +58,8 @@ class Sampling:
         target: converged once the 95 % confidence interval of the median reaches no further than
             this share of the median to either side.
         warmup_time_ns, warmup_samples: untimed iterations before, at least both.
+        ranges: record the marked ranges too, in iterations of their own after the timed ones
+            (``bench.measure.regions``).
     """
 
     min_time_ns: int = SECOND_NS // 4
@@ -67,6 +69,7 @@ class Sampling:
     target: float = 0.01
     warmup_time_ns: int = SECOND_NS // 10
     warmup_samples: int = 3
+    ranges: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.min_time_ns <= self.max_time_ns:

@@ -37,7 +37,7 @@ cd {working_folder}
 export PATH={python_folder}:"$PATH"{cpus}
 
 # Where the ranks meet: on the node of rank 0, at a port that no other job uses.
-first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+read -r first_node < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_ADDR=$(scontrol show node "$first_node" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
 export MASTER_ADDR
 export MASTER_PORT=$(({port_base} + SLURM_JOB_ID * {starts} % {port_span}))
@@ -64,7 +64,8 @@ else
 fi
 # A lost rank costs its case and its group: another group measures the cases that are left.
 for _ in {retries}; do
-    if [[ $status -eq 0 ]] || ! run_id=$(run_of_this_job --unfinished); then
+    noted=$(cat "$job_folder/{exit_code}" 2>/dev/null || echo none)
+    if [[ $status -eq 0 || $noted == 2 ]] || ! run_id=$(run_of_this_job --unfinished); then
         break
     fi
     measure {again} "$run_id"

@@ -21,20 +21,32 @@ if TYPE_CHECKING:
 
 FAREWELL_S = 20.0
 """Enough for rank 0 to find out who is lost, to collect stacks and to store the failure."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+"""Those that ranks of a group wait for (``bench.launch.watch``)."""
+SIGNALS = (*ENDING_SIGNALS, signal.SIGHUP)
+
+
+def is_alone(environment: Mapping[str, str]) -> bool:
+    """Whether this is the only rank: no group, so that ``bench`` supervises processes of its own."""
+    return environment.get("SLURM_NTASKS") == "1"
 
 
 def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The rank's variables. One rank alone is no group: ``bench`` then supervises processes of its own."""
-    alone = environment.get("SLURM_NTASKS") == "1"
-    marks = ("SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
-    return {name: value for name, value in environment.items() if not (alone and name in marks)}
+    """The rank's variables; those that number it are for ranks of a group."""
+    marks = ("SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK") if is_alone(environment) else ()
+    kept = {name: value for name, value in environment.items() if name not in marks}
+    # Ranks that end together warn of each other's closed connections, each with a C++ stack.
+    return {"TORCH_CPP_LOG_LEVEL": "ERROR", **kept}
 
 
 def run_task(note: Path, arguments: list[str], environment: Mapping[str, str] = os.environ) -> int:
     """Run ``bench`` with the arguments to its end; the exit code of this task."""
     rank = environment.get("SLURM_PROCID", "0")
     asked_to_end = threading.Event()
+    if not is_alone(environment):
+        # A rank of a group waits for these signals in a thread of its own. Blocked from the start, they cannot
+        # end it through a thread that some library has begun before.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
     process = subprocess.Popen([sys.executable, "-m", "bench.cli", *arguments], env=rank_environment(environment))
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -43,6 +55,7 @@ def run_task(note: Path, arguments: list[str], environment: Mapping[str, str] = 
 
     for number in SIGNALS:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
     code = process.wait()
     if code < 0:
         print(f"rank {rank} was killed by {signal.Signals(-code).name}", file=sys.stderr, flush=True)

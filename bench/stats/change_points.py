@@ -29,20 +29,31 @@ Status = Literal["suspected", "confirmed"]
 LEAST_POINTS = 12
 """Points before which a series is not judged: nine to know the noise by, and three new ones."""
 CONFIRM_POINTS = 10
-"""Points on both sides from which on a change is confirmed."""
-MULTIPLICITY = 22.0
+"""Points on both sides from which on a change is confirmed: no few bad runs in a row can be it, and its effect is
+known to half a standard deviation of the points."""
+MULTIPLICITY = 18.0
 """A p-value of one split, times the square of its normal deviate, times this: the p-value of all splits and looks.
 
 The chance that the largest of many related deviates passes z grows as z squared times the chance of one (Siegmund,
-Sequential Analysis, 1985). The factor makes 0.5 % true for normal noise judged from the 20th to the 60th point."""
+Sequential Analysis, 1985). The factor is simulated: with 19.7, 0.5 % of 12,000 steady series alarm between the 20th
+and the 60th point; the rest allows for the error of that figure."""
 LOOKS_POINTS = 60
 """Length up to which ``MULTIPLICITY`` holds; longer series have in proportion more splits and looks."""
 COMMON_DEGREES = 16.0
-PRIOR_DEGREES = 16.0
-"""Weight of the common variance, in points, in the variance of either side: few points tell little about noise."""
+"""Weight, in points, of the whole series in the variance of the two levels that are compared."""
+PRIOR_DEGREES = 8.0
+"""Weight, in points, of the common variance in that of either level: few points tell little about noise."""
+STEP_MARGIN = 3.0
+"""How much a step must explain beyond a straight line: n times the logarithm of the ratio of their squared errors."""
+SLOPE_OF_EACH, SLOPE_OF_BOTH = 0.5, 1.5
+"""Deviates of the slopes within either level and within both, beyond which a step may be a drift."""
 LOCATION_RISE = 5.94
 """Rise of the squared error, in variances, within which the true first point lies in 90 % of cases: the limit law of
 the likelihood ratio, (1 - exp(-x / 2)) squared (Yao, Annals of Statistics 15, 1987)."""
+MEDIAN_ERROR = 1.2533
+"""Standard error of a median over that of a mean, for normal noise."""
+TINY = 1e-300
+"""Stands for zero in logarithms."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class ChangePoint:
     Attributes:
         index: the first point of the new level, counted with the gaps.
         earliest, latest: where that point lies in 90 % of cases.
-        before, after: levels on both sides, up to the neighbouring changes, with outliers bounded.
+        before, after: medians on both sides, up to the neighbouring changes.
         effect: ``after / before - 1``; infinite where ``before`` is zero.
         interval: of the effect, 95 %, for this one split.
         p_value: that any split of a series without change would look like this at one of 40 looks.
@@ -159,7 +170,8 @@ class _Series:
         self.unit = 1.0
         if not self.logarithmic:
             # Steps of a series that touches zero are measured against its typical size.
-            self.unit = float(np.median(np.abs(present))) or float(np.abs(present).max(initial=0.0)) or 1.0
+            sizes = np.abs(present) if present.size else np.ones(1)
+            self.unit = float(np.median(sizes)) or float(sizes.max()) or 1.0
         self.raw: Array = np.log(present) if self.logarithmic else present / self.unit
         scale = present if self.logarithmic else np.full(present.size, self.unit)
         self.errors: Array | None = None if errors is None else np.abs(errors[self.places] / scale)
@@ -183,7 +195,9 @@ class _Series:
         return difference / abs(before) if before else math.copysign(math.inf, difference)
 
 
-def _prepare(series: Sequence[Sequence[float] | Array], errors: Sequence[Sequence[float] | Array] | None) -> list[_Series]:
+def _prepare(
+    series: Sequence[Sequence[float] | Array], errors: Sequence[Sequence[float] | Array] | None
+) -> list[_Series]:
     """All series with outliers bounded, weights set and candidates found; those of one length at once."""
     made = [
         _Series(np.asarray(values, dtype=float), None if errors is None else np.asarray(errors[number], dtype=float))
@@ -218,10 +232,10 @@ def _weights(one: _Series, scale: float) -> Array:
 
 @dataclass(frozen=True)
 class _Test:
-    """A split of one stretch: difference of the levels on the judged scale, and how sure."""
+    """A split of one stretch: medians of both sides on the judged scale, and how sure it is that they differ."""
 
     before: float
-    difference: float
+    after: float
     error: float
     p_value: float
     degrees: float
@@ -258,8 +272,10 @@ def _tests(one: _Series, splits: list[int]) -> list[_Test]:
         error = math.sqrt(variance * _inflation(residual[begin:end]))
         difference = levels[number + 1] - levels[number]
         p_value = _p_value(abs(difference) / error, degrees, one.points)
-        is_drift = _line_error(x[begin:end], w[begin:end]) < here
-        found.append(_Test(levels[number], difference, error, p_value, degrees, is_drift))
+        is_drift = _is_drift(x[begin:end], w[begin:end], split - begin, residual[begin:end])
+        # The first points of a large step are bounded as outliers are, so sizes are told by medians of all points.
+        before, after = float(np.median(one.raw[begin:split])), float(np.median(one.raw[split:end]))
+        found.append(_Test(before, after, error, p_value, degrees, is_drift))
     return found
 
 
@@ -268,9 +284,30 @@ def _inflation(residual: Array) -> float:
     square = float(residual @ residual)
     if square <= 0:
         return 1.0
-    alike = float(residual[1:] @ residual[:-1]) / square - 2 / math.sqrt(len(residual))
+    alike = float(residual[1:] @ residual[:-1]) / square - 1 / math.sqrt(len(residual))
     alike = min(max(alike, 0.0), 0.9)
     return (1 + alike) / (1 - alike)
+
+
+def _is_drift(x: Array, w: Array, left: int, residual: Array) -> bool:
+    """Whether the points rise or fall all along, rather than once.
+
+    Then the levels on both sides slope the way of the step, together by more than chance, and a straight line explains
+    the points about as well as the step, which may choose its place, does.
+    """
+    error = max(float(w @ (residual * residual)), TINY)
+    way = 1.0 if float(x[left:].mean()) > float(x[:left].mean()) else -1.0
+    slopes, spreads = [], []
+    for side in (slice(0, left), slice(left, None)):
+        place = np.arange(len(x[side]), dtype=float)
+        place -= float(w[side] @ place) / float(w[side].sum())
+        slopes.append(way * float((w[side] * place) @ residual[side]))
+        spreads.append(float((w[side] * place) @ place))
+    unit = error / (len(x) - 2)
+    each = [slope / math.sqrt(spread * unit) for slope, spread in zip(slopes, spreads, strict=True)]
+    both = sum(slopes) / math.sqrt(sum(spreads) * unit)
+    gain = len(x) * math.log(max(_line_error(x, w), TINY) / error)
+    return min(each) > SLOPE_OF_EACH and both > SLOPE_OF_BOTH and gain < STEP_MARGIN
 
 
 def _line_error(x: Array, w: Array) -> float:
@@ -302,8 +339,9 @@ def _eliminate(one: _Series, splits: list[int], level: float, settings: Settings
         weak = [
             (test.p_value, number)
             for number, test in enumerate(tests)
-            if test.p_value > level or test.is_drift
-            or abs(one.effect(test.before, test.difference)) < settings.minimum_effect
+            if test.p_value > level
+            or test.is_drift
+            or abs(one.effect(test.before, test.after - test.before)) < settings.minimum_effect
         ]
         if not weak:
             moved = _relocate(one, kept)
@@ -348,19 +386,23 @@ def _findings(one: _Series, splits: list[int], settings: Settings) -> Findings:
         return Findings(judged=False)
     edges = [0, *splits, one.points]
     changes = [
-        _change(one, test, *edges[number : number + 3], settings) for number, test in enumerate(_tests(one, splits))
+        _change(one, test, (edges[number], edges[number + 1], edges[number + 2]), settings)
+        for number, test in enumerate(_tests(one, splits))
     ]
     return Findings(tuple(changes), drifting=one.drifting)
 
 
-def _change(one: _Series, test: _Test, begin: int, split: int, end: int, settings: Settings) -> ChangePoint:
+def _change(one: _Series, test: _Test, edges: tuple[int, int, int], settings: Settings) -> ChangePoint:
     from scipy.special import stdtrit
 
-    reach = float(stdtrit(test.degrees, 0.975)) * test.error
-    ends = (one.effect(test.before, test.difference - reach), one.effect(test.before, test.difference + reach))
+    begin, split, end = edges
+    difference = test.after - test.before
+    reach = MEDIAN_ERROR * float(stdtrit(test.degrees, 0.975)) * test.error
+    ends = (one.effect(test.before, difference - reach), one.effect(test.before, difference + reach))
     errors, first = _split_errors(one, begin, end)
+    errors = np.maximum(errors, 0.0)
     likely = first + np.flatnonzero(errors <= errors.min() * (1 + LOCATION_RISE / test.degrees))
-    before, after = one.level(test.before), one.level(test.before + test.difference)
+    before, after = one.level(test.before), one.level(test.after)
     enough = min(split - begin, end - split) >= settings.confirm_points
     return ChangePoint(
         index=int(one.places[split]),
@@ -368,7 +410,7 @@ def _change(one: _Series, test: _Test, begin: int, split: int, end: int, setting
         latest=int(one.places[max(split, likely[-1])]),
         before=before,
         after=after,
-        effect=one.effect(test.before, test.difference),
+        effect=one.effect(test.before, difference),
         interval=ends,
         p_value=test.p_value,
         points_before=split - begin,

@@ -26,7 +26,7 @@ import numpy as np
 
 from bench.errors import UsageError
 from bench.stats.multiplicity import adjusted_p_values, joint_p_value
-from bench.stats.pairs import CONFIDENCE, compare
+from bench.stats.pairs import compare
 from bench.stats.rank_tests import least_p_value
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ RANK_EVIDENCE = 0.05
 POWER_DEVIATE = 1.2816
 """Normal deviate of the power of 0.9 that minimum detectable effects are stated for."""
 INTERVAL_DEVIATE = 1.96
+"""Of ``bench.stats.pairs.CONFIDENCE``."""
 MOST_FURTHER = 100
 """More than so many times the samples taken so far is as good as never."""
 
@@ -341,7 +342,11 @@ def _decide(judgement: Judgement, pair: Pair, comparison: Comparison) -> tuple[V
         message = f"{_percent(abs(effect))} {which}, threshold {_percent(threshold)}, {_odds(judgement)}"
         return ("regressed" if effect > 0 else "improved"), "beyond_threshold", message
     if high < threshold and (known or low > -threshold):
-        return "pass", "within_threshold", f"{_signed(effect)}, at most {_signed(high)}; threshold {_percent(threshold)}"
+        return (
+            "pass",
+            "within_threshold",
+            f"{_signed(effect)}, at most {_signed(high)}; threshold {_percent(threshold)}",
+        )
     samples = min(pair.baseline.values.size, pair.candidate.values.size)
     if samples == 1:
         return "inconclusive", "one_sample", f"{_signed(effect)} from a single sample: its noise is unknown"
@@ -349,7 +354,9 @@ def _decide(judgement: Judgement, pair: Pair, comparison: Comparison) -> tuple[V
         message = f"{_percent(effect)} worse, by itself significant, but not among {judgement.cases} cases"
         return "inconclusive", "suspected", message
     if not _can_show(comparison.least_p_value, comparison, criteria):
-        message = f"{comparison.units} {judgement.counted_in} a side can show nothing at significance {criteria.level:g}"
+        message = (
+            f"{comparison.units} {judgement.counted_in} a side can show nothing at significance {criteria.level:g}"
+        )
         return "inconclusive", "too_few_samples", message
     message = f"{_signed(effect)}, between {_signed(low)} and {_signed(high)}; threshold {_percent(threshold)}"
     if low > 0 or high - low <= threshold:
@@ -413,6 +420,3 @@ def _percent(share: float) -> str:
 
 def _signed(share: float) -> str:
     return f"{100 * share:+.3g} %"
-
-
-assert CONFIDENCE == 0.95, "INTERVAL_DEVIATE belongs to it"

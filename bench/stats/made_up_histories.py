@@ -85,6 +85,7 @@ def make_histories(scenario: str, effect: float, cv: float, seed: int, series: i
     values = 100 * np.exp(level + noise) * factors
     if kind in ("gaps", "messy"):
         values[_missing(rng, (series, points))] = np.nan
+        changes = [_measured(places, one) for places, one in zip(changes, values, strict=True)]
     return Histories(values, changes, None if errors is None else values * errors)
 
 
@@ -137,6 +138,13 @@ def _noise(
         unsure = np.where(rng.random(shape) < UNSURE, UNSURE_FACTOR, 1.0)
         noise, errors = noise * unsure, sigma * unsure
     return factors, noise, errors
+
+
+def _measured(places: list[int], values: Array) -> list[int]:
+    """Changes at the first measured point of their levels: nobody could know better."""
+    measured = np.flatnonzero(np.isfinite(values))
+    later = [int(measured[number]) for number in np.searchsorted(measured, places) if number < len(measured)]
+    return list(dict.fromkeys(later))
 
 
 def _missing(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.bool_]:

@@ -236,7 +236,9 @@ def _compare_group(members: Sequence[tuple[int, _Prepared]], found: list[Compari
         shares = _share_what_the_machine_did(x, y)
         for rows, compute in ((shares, _paired), (~shares, _of_units)):
             if rows.any():
-                _keep([member for member, row in zip(members, rows, strict=True) if row], compute(x[rows], y[rows]), found)
+                _keep(
+                    [member for member, row in zip(members, rows, strict=True) if row], compute(x[rows], y[rows]), found
+                )
         return
     if way == "units":
         _keep(members, _of_units(x, y), found)

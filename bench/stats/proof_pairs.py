@@ -57,6 +57,7 @@ SCENARIOS: dict[str, PairScenario] = {
     "aa_interleaved": PairScenario("interleaved", True, False, False, "nothing changed; samples A B B A"),
     "aa_rounds": PairScenario("rounds", True, True, False, "nothing changed; two runs of five rounds each"),
     "aa_runs": PairScenario("runs", True, True, True, "nothing changed; two runs of one process each, noise measured"),
+    "aa_runs_no_floor": PairScenario("runs", True, True, False, "the same, but the gate knows no noise floor"),
     "slowdown_interleaved": PairScenario("interleaved", False, False, False, "one case slower; samples A B B A"),
     "slowdown_mixed": PairScenario("interleaved", True, False, False, "one case of mixed noise slower; A B B A"),
     "slowdown_rounds": PairScenario("rounds", False, True, False, "one case slower; two runs of five rounds each"),
@@ -204,8 +205,8 @@ def _asv(factor: float) -> Callable[[Gate], NDArray[np.bool_]]:
     """asv's decision, by its own functions, with its ``--factor``."""
 
     def rule(gate: Gate) -> NDArray[np.bool_]:
-        from asv.commands.compare import _is_result_better
-        from asv_runner.statistics import compute_stats
+        from asv.commands.compare import _is_result_better  # type: ignore[import-untyped,unused-ignore]
+        from asv_runner.statistics import compute_stats  # type: ignore[import-untyped,unused-ignore]
 
         baseline, candidate = gate.measure(np.arange(len(gate.floors)))
         flags = []

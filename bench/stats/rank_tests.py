@@ -64,7 +64,7 @@ def mann_whitney_cdf(n_x: int, n_y: int) -> Array:
             before = rank - k
             if before <= n_y:
                 counts[k, before:] += counts[k - 1, : counts.shape[1] - before]
-    cdf = np.cumsum(counts[n_x]) / counts[n_x].sum()
+    cdf: Array = np.cumsum(counts[n_x]) / counts[n_x].sum()
     cdf.setflags(write=False)
     return cdf
 
@@ -76,7 +76,7 @@ def signed_rank_cdf(n: int) -> Array:
     counts[0] = 1.0
     for rank in range(1, n + 1):
         counts[rank:] += counts[:-rank].copy()
-    cdf = np.cumsum(counts) / counts.sum()
+    cdf: Array = np.cumsum(counts) / counts.sum()
     cdf.setflags(write=False)
     return cdf
 

@@ -29,7 +29,7 @@ twice as much, so none is lost here."""
 RESOLUTION = 1e-7
 """Least standard deviation in relative units. Scatter below it is rounding, not noise."""
 GAUSSIAN_MAD = 1.4826
-RESIDUAL_SCALE = 1.11
+RESIDUAL_SCALE = 1.21
 """A normal sample scatters this much more than its distances from a running median of ``WINDOW`` points."""
 BATCH = 1024
 """Series that are cut together: few enough for their tables to stay in cache."""

@@ -81,6 +81,21 @@ def test_a_region_ends_when_its_body_raises() -> None:
     assert names(spans) == ["failing", "next"]
 
 
+def test_a_recording_waits_at_both_edges_and_once_for_all() -> None:
+    waits: list[str] = []
+
+    def settle() -> None:
+        waits.append("settled")
+
+    with recording(settle), recording(settle), recording() as spans, region("kernels"):
+        assert waits == ["settled"]
+    assert waits == ["settled"] * 2
+    assert names(spans) == ["kernels"]
+    with region("nobody records"):
+        pass
+    assert len(waits) == 2
+
+
 def test_recording_sees_all_threads() -> None:
     with recording() as spans:
         thread = threading.Thread(target=add_one, args=(torch.zeros(1),))

@@ -8,18 +8,20 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
+
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
+DAEMONS = ("munged", "slurmctld", "slurmd")
 PACKAGES = "Debian: slurm-wlm munge"
 START_S, END_S = 20.0, 5.0
-REQUEUE_DELAY_S = 3
-"""How long Slurm keeps a requeued job waiting; it is two minutes where nothing is said."""
+REQUEUE_DELAY_S = 5
+"""How long Slurm keeps a requeued job waiting: two minutes where less than five seconds are asked for."""
 
 CONFIGURATION = """\
 ClusterName=emulated
@@ -43,7 +45,7 @@ SelectTypeParameters=CR_Core
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
-SchedulerParameters=bf_interval=1,sched_min_interval=0
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
 BatchStartTimeout=10
 KillWait=5
 OverTimeLimit=0
@@ -83,7 +85,7 @@ class SlurmCluster:
     def call(self, *command: str) -> str:
         """What one of Slurm's commands prints."""
         done = subprocess.run(
-            command, env=os.environ | self.environment, capture_output=True, text=True, timeout=30, check=True
+            command, env=_plain_environment() | self.environment, capture_output=True, text=True, timeout=30, check=True
         )
         return done.stdout
 
@@ -106,12 +108,11 @@ class SlurmCluster:
         key = self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
-        files = {name: f"--{name}={self.folder}/munge.{name}" for name in ("socket",)}
         self._daemon(
             "munged",
             "--foreground",
             "--force",
-            files["socket"],
+            f"--socket={self.folder}/munge.socket",
             f"--key-file={key}",
             f"--pid-file={self.folder}/munged.pid",
             f"--log-file={self.folder}/munged.log",
@@ -140,11 +141,10 @@ class SlurmCluster:
             )
 
     def _is_ready(self) -> bool:
-        command = ["sinfo", "--noheader", "--format=%T %D"]
-        done = subprocess.run(
-            command, env=os.environ | self.environment, capture_output=True, text=True, timeout=30, check=False
-        )
-        return done.stdout.split() == ["idle", "2"]
+        try:
+            return self.call("sinfo", "--noheader", "--format=%T %D").split() == ["idle", "2"]
+        except subprocess.CalledProcessError:
+            return False
 
     def _until(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_S
@@ -159,7 +159,7 @@ class SlurmCluster:
             time.sleep(0.1)
 
     def _end(self) -> None:
-        """End every job, then every daemon by its process id, in the order opposite to their start."""
+        """End every daemon by its process id, in the order opposite to their start, then what their jobs left."""
         for daemon in reversed(self._daemons):
             daemon.terminate()
             try:
@@ -170,22 +170,24 @@ class SlurmCluster:
         self._end_steps()
 
     def _end_steps(self) -> None:
-        """Kill what jobs left: slurmstepd outlives its slurmd; all of them have the cluster's configuration."""
-        import psutil
+        """slurmstepd outlives its slurmd, and so does a job."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.kill()
 
-        mark = self.environment["SLURM_CONF"]
+    def processes(self) -> list[psutil.Process]:
+        """Daemons and steps, which work in the cluster's folder, and jobs, which know its configuration."""
+        found = []
         for process in psutil.process_iter():
-            try:
-                if process.environ().get("SLURM_CONF") == mark and process.pid != os.getpid():
-                    process.kill()
-            except psutil.Error:
-                continue
+            with suppress(psutil.Error):
+                known = process.environ().get("SLURM_CONF") == self.environment["SLURM_CONF"]
+                if (known or process.cwd() == str(self.folder)) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
 
 
 def _program(name: str) -> str | None:
-    """Daemons lie where only root's PATH looks; slurmstepd lies wherever slurmd was built to look."""
-    if name == "slurmstepd":
-        return name
+    """Daemons lie where only root's PATH looks."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 

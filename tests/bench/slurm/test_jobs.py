@@ -13,9 +13,7 @@ import pytest
 from bench.store.reader import Store
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from bench.store.row import Row
     from tests.bench.slurm.cluster import SlurmCluster
@@ -102,9 +100,10 @@ def at_its_time_limit(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFact
         started.process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_its_time_limit")
 def test_two_nodes_measure_and_arguments_arrive_as_typed(submit: Submitter) -> None:
-    odd = "fault=none,it's \"two  blanks\" $HOME $(touch here) `touch here` \\ \n#SBATCH --partition=nowhere;*"
+    odd = 'fault=none,it\'s "two  blanks" $HOME $(touch here) `touch here` \\ \n#SBATCH --partition=nowhere;*'
     done = submit("--slurm", "nodes=2,ranks-per-node=2,time=5", "--", *RUN, "--select", odd, **INHERITED)
     assert done.returncode == 0, done.stderr
     assert numbers(rows(submit)) == [(0, "ok"), (1, "ok"), (2, "ok")]
@@ -120,6 +119,7 @@ def test_two_nodes_measure_and_arguments_arrive_as_typed(submit: Submitter) -> N
     assert str(script) in done.stderr
 
 
+@pytest.mark.slow
 def test_a_lost_rank_costs_its_case_alone(submit: Submitter) -> None:
     done = submit(*PAIR, "--json", "--", *RUN, "--set", "fault=kill", "--set", "at=1")
     assert done.returncode == 4
@@ -149,6 +149,13 @@ def test_one_rank_is_supervised_as_on_a_laptop(submit: Submitter) -> None:
     assert numbers(rows(submit)) == [(0, "ok"), (1, "failed"), (2, "ok")]
 
 
+def test_a_call_that_the_nodes_refuse_keeps_its_exit_code(submit: Submitter) -> None:
+    done = submit(*PAIR, "--", *RUN, "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2, done.stderr
+    assert "bench: rank 0: --device cuda: no CUDA device is visible here" in done.stderr
+    assert "the call was refused on the nodes" in last_line(done.stderr)
+
+
 def test_ctrl_c_cancels_and_keeps_the_rows(submit: Submitter) -> None:
     started = Started(submit)
     started.process.send_signal(signal.SIGINT)
@@ -163,6 +170,7 @@ def test_ctrl_c_cancels_and_keeps_the_rows(submit: Submitter) -> None:
     assert run.state == "sealed", "the ranks had the time to seal it"
 
 
+@pytest.mark.slow
 def test_a_requeued_job_measures_nothing_twice(submit: Submitter) -> None:
     started = Started(submit)
     before = rows(submit)

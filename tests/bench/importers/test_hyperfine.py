@@ -1,0 +1,54 @@
+"""hyperfine's JSON, old and new: times, exit codes, parameters, memory."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_times_are_samples(read: Callable) -> None:
+    found = read("hyperfine", "1.15.json")
+    assert found.faults == []
+    row = found.of("duration", command="true")
+    assert (row.n, row.value, row.unit, row.better) == (4, pytest.approx(0.000686218), "s", "lower")
+    assert found.of("user_time", command="true").n == 4
+    assert not found.contents.tells_machine
+
+
+def test_commands_that_failed_are_failed_rows(read: Callable) -> None:
+    found = read("hyperfine", "1.15_failures.json")
+    assert {row.status for row in found.rows} == {"failed"}
+    assert found.of("duration", n="1").reason == "exit code 1 in 3 of 3 runs"
+    killed = read("hyperfine", "1.20_made.json").of("duration", command="killed")
+    assert killed.reason == "exit code a signal in 1 of 2 runs"
+
+
+def test_memory_is_a_row_where_it_is_told(read: Callable) -> None:
+    found = read("hyperfine", "1.20_made.json")
+    assert [row.value for row in found.rows if row.metric == "peak_memory"] == [1048576]
+
+
+def test_the_first_versions_have_a_mean_only(read: Callable) -> None:
+    row = read("hyperfine", "old_made.json").of("duration")
+    assert (row.value, row.samples, row.definition) == (0.5, [], "duration/hyperfine-mean-v1")
+    assert row.params == {"command": "old", "parameter": "3"}
+
+
+def test_hostile_commands_are_text(read: Callable) -> None:
+    command = "<script>alert(1)</script>\x1b[31m\n../../etc/passwd,n=1"
+    text = json.dumps({"results": [{"command": command, "median": 1.0, "times": [1.0]}]})
+    found = read("hyperfine", text=text)
+    assert found.rows[0].params["command"] == command
+    assert "\x1b" not in found.rows[0].to_json()
+
+
+@pytest.mark.parametrize("text", ["{}", '{"results": []}', '{"results": [3, {"command": 4}]}', "command,mean\na,1\n"])
+def test_files_without_a_command(read: Callable, text: str) -> None:
+    found = read("hyperfine", text=text)
+    assert found.rows == []
+    assert found.faults

@@ -1,0 +1,170 @@
+"""Histories from a real store: series, gaps, commits, new series, ``--since``, and exit codes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from bench.errors import UsageError
+from bench.history import Commit, exit_code, point_error, read_history
+from bench.store.reader import Store
+from tests.bench.history_rows import ABSENT, FAILED, IDENTITY, commit_of, store_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.history import History
+
+
+def numbers(nights: int, seed: int = 0) -> list[float]:
+    return [float(value) for value in 100 * (1 + 0.01 * np.random.default_rng(seed).standard_normal(nights))]
+
+
+def stepped(store: Path, nights: int = 40, at: int = 25, factor: float = 1.1, better: str = "lower") -> None:
+    for night, value in enumerate(numbers(nights)):
+        store_run(store, night, {"a": value * (factor if night >= at else 1)}, better=better)
+
+
+def read(store: Path, *where: str, since: str | None = None) -> History:
+    return read_history(Store(store), "latency", where, since=since)
+
+
+@pytest.mark.parametrize(
+    ("factor", "better", "kind", "code"),
+    [(1.1, "lower", "regression", 1), (0.9, "lower", "improvement", 0), (0.9, "higher", "regression", 1)],
+)
+def test_a_step_has_a_kind_and_a_range_of_commits(
+    tmp_path: Path, factor: float, better: str, kind: str, code: int
+) -> None:
+    stepped(tmp_path, factor=factor, better=better)
+    history = read(tmp_path)
+    ((change,),) = [one.changes for one in history.series]
+    assert (change.kind, change.found.status, change.stands) == (kind, "confirmed", True)
+    assert change.commits == f"{commit_of(24)[:12]}..{commit_of(25)[:12]}"
+    assert exit_code(history) == code
+
+
+def test_a_suspected_regression_is_inconclusive(tmp_path: Path) -> None:
+    stepped(tmp_path, nights=30, at=25)
+    assert [change.found.status for one in read(tmp_path).series for change in one.changes] == ["suspected"]
+    assert exit_code(read(tmp_path)) == 3
+
+
+def test_a_regression_that_was_undone_does_not_stand(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(60)):
+        store_run(tmp_path, night, {"a": value * (1.1 if 20 <= night < 40 else 1)})
+    history = read(tmp_path)
+    assert [(change.kind, change.stands) for change in history.series[0].changes] == [
+        ("regression", False),
+        ("improvement", True),
+    ]
+    assert exit_code(history) == 0
+
+
+def test_failures_and_missing_cases_are_gaps(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(20)):
+        a = FAILED if night == 5 else ABSENT if night == 8 else value
+        store_run(tmp_path, night, {"a": a, "b": value})
+    one = read(tmp_path, "op=a").series[0]
+    whole = next(each for each in read(tmp_path).series if each.params["op"] == "a")
+    assert [point.status for point in whole.points].count("ok") == 18
+    assert (whole.points[5].status, whole.points[5].value, whole.points[5].reason) == ("failed", None, "rank 1 died")
+    assert (whole.points[8].status, whole.points[8].value) == ("missing", None)
+    # Alone the runs without the case are no runs of it.
+    assert len(one.points) == 19
+
+
+def test_a_case_that_is_newer_than_the_suite_has_no_gap_before_it(tmp_path: Path) -> None:
+    for night in range(6):
+        store_run(tmp_path, night, {"a": 1.0, "b": 2.0 if night >= 4 else ABSENT})
+    assert [len(one.points) for one in read(tmp_path).series] == [6, 2]
+
+
+def test_a_newest_run_that_failed_or_lacks_the_case_was_not_measured(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(20)):
+        store_run(tmp_path, night, {"a": value, "b": value})
+    assert exit_code(read(tmp_path)) == 0
+    store_run(tmp_path, 20, {"a": FAILED, "b": 100.0})
+    assert exit_code(read(tmp_path)) == 4
+    store_run(tmp_path, 21, {"a": ABSENT, "b": 100.0})
+    assert exit_code(read(tmp_path)) == 4
+    store_run(tmp_path, 22, {"a": 100.0, "b": 100.0})
+    assert exit_code(read(tmp_path)) == 0
+
+
+def test_what_is_never_judged_does_not_pass(tmp_path: Path) -> None:
+    store_run(tmp_path, 0, {"a": 1.0})
+    assert exit_code(read(tmp_path)) == 4
+
+
+def test_method_and_machine_begin_new_series_and_say_why(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(45)):
+        version, torch = (1 if night < 15 else 2), ("2.13.0" if night < 30 else "2.14.0")
+        store_run(tmp_path, night, {"a": 2 * value if night >= 15 else value}, method_version=version,
+                  identity={**IDENTITY, "torch": torch})  # fmt: skip
+    history = read(tmp_path)
+    assert [len(one.points) for one in history.series] == [15, 15, 15]
+    assert [one.changes for one in history.series] == [[], [], []]
+    assert [one.superseded for one in history.series] == [True, True, False]
+    assert history.series[1].began == "method version 1 became 2"
+    assert history.series[2].began == "another machine: torch: '2.13.0' and '2.14.0'"
+
+
+def test_machines_that_take_turns_both_count(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(60)):
+        store_run(tmp_path, night, {"a": value}, identity={**IDENTITY, "kernel": str(night % 2)})
+    assert [(len(one.points), one.superseded) for one in read(tmp_path).series] == [(30, False), (30, False)]
+
+
+def test_since_hides_what_came_before_and_still_judges_by_it(tmp_path: Path) -> None:
+    stepped(tmp_path, nights=45, at=30)
+    (late,) = read(tmp_path, since="2026-01-20").series
+    assert (len(late.shown), len(late.points), len(late.changes)) == (26, 45, 1)
+    assert read(tmp_path, since="2026-02-05").series[0].changes == []
+    run_id = late.points[30].run_id
+    assert len(read(tmp_path, since=run_id).series[0].changes) == 1
+    for since in ("2030-01-01", "nonsense"):
+        with pytest.raises(UsageError, match="--since"):
+            read(tmp_path, since=since)
+
+
+def test_commits_that_are_the_same_or_unknown_are_said_to_be(tmp_path: Path) -> None:
+    for store, git in (("same", {"commit": "a" * 40, "dirty": True}), ("none", {})):
+        for night, value in enumerate(numbers(40)):
+            store_run(tmp_path / store, night, {"a": value * (1.1 if night >= 25 else 1)}, git=git)
+    texts = [read(tmp_path / store).series[0].changes[0].commits for store in ("same", "none")]
+    assert texts == ["same commit aaaaaaaaaaaa+", "commits not recorded"]
+    assert Commit().text == "unknown"
+
+
+def test_where_selects_by_value_size_and_wildcard(tmp_path: Path) -> None:
+    store_run(tmp_path, 0, {"all_gather": 1.0, "all_reduce": 2.0, "broadcast": 3.0})
+    assert len(read(tmp_path, "op=all_*", "bytes=1KiB").series) == 2
+    assert len(read(tmp_path, "op=all_gather,broadcast").series) == 2
+    for where, message in (
+        ("op=ring", "values of op: all_gather, all_reduce, broadcast"),
+        ("opp=ring", "did you mean op"),
+        ("op", "PARAM"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read(tmp_path, where)
+
+
+def test_names_that_are_not_there_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="bench run"):
+        read(tmp_path / "empty")
+    store_run(tmp_path, 0, {"a": 1.0})
+    with pytest.raises(UsageError, match="did you mean latency"):
+        read_history(Store(tmp_path), "latencies")
+    with pytest.raises(UsageError, match="did you mean collectives"):
+        read_history(Store(tmp_path), "latency", suite="collective")
+
+
+def test_rounds_tell_the_error_of_a_point(tmp_path: Path) -> None:
+    store_run(tmp_path, 0, {"a": 100.0}, rounds=(0.9, 1.0, 1.1))
+    store_run(tmp_path, 1, {"a": 100.0}, rounds=(0.9, 1.1))
+    errors = [point_error(row) for row in Store(tmp_path).rows()]
+    assert errors == [pytest.approx(1.2533 * 10 / 3**0.5), None]
+    assert read(tmp_path).series[0].points[0].error == errors[0]
