@@ -37,7 +37,7 @@ def test_the_smallest_is_the_first_that_fits() -> None:
 
 
 def test_a_model_that_fits_nowhere() -> None:
-    assert smallest_gpus(question_of("deepseek-v3", 64, sequence=1 << 26), 1, 4096) is None
+    assert smallest_gpus(question_of("deepseek-v3", 64, sequence=1 << 26), 1, 512) is None
 
 
 def test_counts_are_whole_nodes_beyond_one_and_grow_sparse() -> None:

@@ -117,12 +117,14 @@ def test_less_memory_never_gives_more_strategies() -> None:
 @pytest.mark.parametrize("model", ["deepseek-v3", "kimi-k2"])
 def test_the_full_search_is_quick_and_small(model: str) -> None:
     question = question_of(model, 4096)
-    durations = []
-    for _ in range(3):
-        start = time.perf_counter()
+    durations, computed = [], []
+    for _ in range(5):
+        start, start_cpu = time.perf_counter(), time.process_time()
         plan = search(question)
         durations.append(time.perf_counter() - start)
+        computed.append(time.process_time() - start_cpu)
     assert len(plan) > 0
     assert min(durations) < 2
-    assert plan.evaluated / min(durations) > 100_000
+    # Time of one core, which other processes do not lengthen as they do the clock's.
+    assert plan.evaluated / min(computed) > 100_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 2**30

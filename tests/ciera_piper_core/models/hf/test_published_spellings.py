@@ -72,7 +72,7 @@ CASES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("glm5_next_text", (), {"linear_attn_config": {"num_heads": 3, "head_dim": 10, "short_conv_kernel_size": 5}}),
     ("inkling_text", ("moe_intermediate_size",), {"intermediate_size": 40, "dense_intermediate_size": 90}),
     ("inkling_text", (), {"local_layer_ids": [0, 3]}),
-    ("inkling2_loop_text", (), {"loop_config": {"core_start": 0, "core_end": 6, "gate_rank": 5, "num_passes": 3}}),
+    ("inkling2_loop_text", (), {"loop_config": {"core_start": 6, "core_end": 9, "gate_rank": 5, "num_passes": 3}}),
     ("gemma4_text", (), {"enable_moe_block": False, "num_kv_shared_layers": 0, "attention_k_eq_v": False}),
     ("granitemoehybrid", ("num_local_experts",), {"num_local_experts": 0}),
     ("laguna", (), {"gating": "per-element"}),
