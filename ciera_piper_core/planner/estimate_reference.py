@@ -70,7 +70,7 @@ def reference_estimate(question: Question, strategy: Strategy) -> Reference:
     tokens = strategy.global_batch * question.sequence
     possible = question.platform.peak * strategy.gpus * step
     return Reference(
-        [_rank_bytes(question, strategy, ranks, rank) for rank in range(strategy.pp)],
+        _ranks_bytes(question, strategy, ranks),
         step,
         tokens * model / possible,
         tokens * (model + again) / possible,
@@ -148,12 +148,17 @@ def _state_bytes(question: Question, strategy: Strategy, layers: list[Layer], ra
     return state
 
 
-def _rank_bytes(question: Question, strategy: Strategy, ranks: list[list[Layer]], rank: int) -> float:
-    architecture, hidden, schedule = question.architecture, question.architecture.hidden, _schedule(strategy)
-    tokens = strategy.sequences_per_microbatch * question.sequence
-    stages = strategy.pp * chunks_of(schedule)
+def _ranks_bytes(question: Question, strategy: Strategy, ranks: list[list[Layer]]) -> list[float]:
+    schedule = _schedule(strategy)
     order = operations(schedule, strategy.pp, strategy.microbatches)
-    held = float(peak_held(order, [1 / chunks_of(schedule)] * stages)[rank])
+    # What all chunks of a rank keep of a microbatch is one.
+    held = peak_held(order, [1 / chunks_of(schedule)] * strategy.pp * chunks_of(schedule))
+    return [_rank_bytes(question, strategy, ranks, rank, float(held[rank])) for rank in range(strategy.pp)]
+
+
+def _rank_bytes(question: Question, strategy: Strategy, ranks: list[list[Layer]], rank: int, held: float) -> float:
+    architecture, hidden = question.architecture, question.architecture.hidden
+    tokens = strategy.sequences_per_microbatch * question.sequence
     working = gathered = kept = 0.0
     settings: dict[str, Any] = {
         "checkpointing": strategy.checkpointing,

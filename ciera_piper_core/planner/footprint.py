@@ -37,7 +37,7 @@ STATIC = ("weights", "gradients", "master", "moments")
 REPLICATED = ("attention", "router", "shared_experts", "dense", "norms", "ends")
 """Parts of the weights that every data-parallel rank has; ``ends`` are embedding, output and last norm."""
 
-LABELS = {"ends": "embedding and output"}
+LABELS = {part: part.replace("_", " ") for part in REPLICATED} | {"ends": "embedding and output"}
 
 ACTIVATIONS = ("attention", "router", "routed_experts", "shared_experts", "dense", "dispatch", "norms")
 
@@ -62,6 +62,12 @@ class Footprint:
         self._sequences = np.unique(np.concatenate([self._sequences, rows.sequences_per_microbatch]))
         self._tables = {key: table for key, table in self._tables.items() if key[0] != "working"}
 
+    def _expects(self, sequences: NDArray[np.int64]) -> bool:
+        places = np.searchsorted(self._sequences, sequences)
+        if not len(self._sequences) or places.max(initial=0) == len(self._sequences):
+            return False
+        return bool((self._sequences[places] == sequences).all())
+
     def rank_bytes(self, pp: int, schedule: Schedule, rows: Strategies) -> Floats:
         """Peak bytes of each rank, shape ``(len(rows), pp)``; all rows have this PP and schedule."""
         return np.asarray(sum(self.components(pp, schedule, rows, detailed=False).values()))
@@ -75,8 +81,11 @@ class Footprint:
         """
         layers = self._kinds.by_rank(schedule, pp)
         first, last = end_ranks(schedule, pp)
-        found: dict[str, Floats] = {}
-        self._add_static(found, rows, layers, first, last, detailed)
+        found = (
+            self._static_parts(rows, layers, (first, last))
+            if detailed
+            else {"static": self._static(rows, layers, (first, last))}
+        )
         tokens = (rows.sequences_per_microbatch * self._question.sequence).astype(np.float64)
         held = by_value(lambda count: in_flight(schedule, pp, count), rows.microbatches)
         kept = self._kept(rows)
@@ -97,9 +106,7 @@ class Footprint:
 
     def state_bytes(self, pp: int, schedule: Schedule, rows: Strategies) -> Floats:
         """Static bytes of each rank, shape ``(len(rows), pp)``."""
-        found: dict[str, Floats] = {}
-        self._add_static(found, rows, self._kinds.by_rank(schedule, pp), *end_ranks(schedule, pp), detailed=False)
-        return found["static"]
+        return self._static(rows, self._kinds.by_rank(schedule, pp), end_ranks(schedule, pp))
 
     def replicated_parameters(self, pp: int, schedule: Schedule, tp: int) -> Floats:
         """Parameters of each rank that all its data-parallel ranks have, shape ``(pp,)``."""
@@ -178,52 +185,59 @@ class Footprint:
         ends[last] += [Weight("ends", 1, hidden, 2 * hidden) for _ in self._kinds.last]
         return self._numbers(ends)
 
-    def _add_static(
-        self,
-        found: dict[str, Floats],
-        rows: Strategies,
-        layers: NDArray[np.int64],
-        first: int,
-        last: int,
-        detailed: bool,
-    ) -> None:
-        """Static bytes: the replicated parts divided as the ZeRO stage says, the experts not."""
-        pp = len(layers)
-        shards = (rows.ep * rows.dp).astype(np.float64)
-        precision = self._precision
+    def _replicated_numbers(self, layers: NDArray[np.int64], ends: tuple[int, int], tp: int, part: str = "") -> Floats:
+        """Weights and moments of each rank's replicated parts, or of one part, shape ``(2, pp)``."""
+        at_ends = np.stack(self._end_numbers(len(layers), *ends, tp))
+        if part == "ends":
+            return at_ends
+        table = self._replicated(tp)
+        chosen = [table[part]] if part else list(table.values())
+        numbers = np.stack([layers @ np.asarray(sum(each[place] for each in chosen)) for place in (0, 1)])
+        return numbers if part else numbers + at_ends
+
+    def _expert_numbers(self, layers: NDArray[np.int64], tp: int, ep: int) -> Floats:
+        """Weights and moments of each rank's routed experts, shape ``(2, pp)``."""
+        return np.stack([layers @ each for each in self._experts(tp, ep)])
+
+    def _coefficients(self, rows: Strategies) -> dict[str, Floats]:
+        """Bytes of each state that a replicated weight, or a moment of one, takes: each of shape ``(len(rows), 1)``."""
+        precision, shards = self._precision, (rows.ep * rows.dp).astype(np.float64)
         divided = {stage: np.where(rows.zero_stage >= stage, shards, 1.0)[:, None] for stage in (1, 2, 3)}
-        parts = dict.fromkeys(REPLICATED[:-1]) if detailed else {"replicated": None}
-        for part in (*parts, "ends"):
-            numbers = np.zeros((len(rows), pp))
-            moments = np.zeros((len(rows), pp))
-            for tp in np.unique(rows.tp):
-                here = rows.tp == tp
-                if part == "ends":
-                    of_rank = self._end_numbers(pp, first, last, int(tp))
-                else:
-                    table = self._replicated(int(tp))
-                    chosen = [table[part]] if detailed else list(table.values())
-                    of_rank = tuple(layers @ sum(each[place] for each in chosen) for place in (0, 1))  # type: ignore[assignment]
-                numbers[here], moments[here] = of_rank
-            amounts = {
-                "weights": numbers * (precision.weight_bytes / divided[3]),
-                "gradients": numbers * (precision.gradient_bytes / divided[2]),
-                "master": numbers * (precision.master_bytes / divided[1]),
-                "moments": moments * (precision.moment_bytes / divided[1]),
-            }
-            _record(found, part, amounts, detailed)
-        numbers, moments = np.zeros((len(rows), pp)), np.zeros((len(rows), pp))
-        for tp, ep in np.unique(np.stack([rows.tp, rows.ep], axis=1), axis=0):
-            here = (rows.tp == tp) & (rows.ep == ep)
-            of_kinds = self._experts(int(tp), int(ep))
-            numbers[here], moments[here] = layers @ of_kinds[0], layers @ of_kinds[1]
-        amounts = {
-            "weights": numbers * precision.weight_bytes,
-            "gradients": numbers * precision.gradient_bytes,
-            "master": numbers * precision.master_bytes,
-            "moments": moments * precision.moment_bytes,
+        return {
+            "weights": precision.weight_bytes / divided[3],
+            "gradients": precision.gradient_bytes / divided[2],
+            "master": precision.master_bytes / divided[1],
+            "moments": precision.moment_bytes / divided[1],
         }
-        _record(found, "routed experts", amounts, detailed)
+
+    def _static(self, rows: Strategies, layers: NDArray[np.int64], ends: tuple[int, int]) -> Floats:
+        """Static bytes: the replicated parts divided as the ZeRO stage says, the experts not; ``(len(rows), pp)``."""
+        each = self._coefficients(rows)
+        replicated = by_value(lambda tp: self._replicated_numbers(layers, ends, tp), rows.tp)
+        precision = self._precision
+        a_weight = precision.weight_bytes + precision.gradient_bytes + precision.master_bytes
+
+        def of_experts(tp: int, ep: int) -> Floats:
+            numbers, moments = self._expert_numbers(layers, tp, ep)
+            return np.asarray(numbers * a_weight + moments * precision.moment_bytes)
+
+        static = replicated[:, 0] * (each["weights"] + each["gradients"] + each["master"])
+        static += replicated[:, 1] * each["moments"]
+        return static + by_value(of_experts, rows.tp, rows.ep)
+
+    def _static_parts(self, rows: Strategies, layers: NDArray[np.int64], ends: tuple[int, int]) -> dict[str, Floats]:
+        """The same by part and state."""
+        each = self._coefficients(rows)
+        found: dict[str, Floats] = {}
+        for part in REPLICATED:
+            numbers = by_value(lambda tp, part=part: self._replicated_numbers(layers, ends, tp, part), rows.tp)
+            for state in STATIC:
+                found[f"{LABELS[part]}: {state}"] = numbers[:, int(state == "moments")] * each[state]
+        experts = by_value(lambda tp, ep: self._expert_numbers(layers, tp, ep), rows.tp, rows.ep)
+        for state in STATIC:
+            size = getattr(self._precision, f"{state.removesuffix('s')}_bytes")
+            found[f"routed experts: {state}"] = experts[:, int(state == "moments")] * float(size)
+        return {name: amount for name, amount in found.items() if amount.any()}
 
     def _kept(self, rows: Strategies) -> dict[str, Floats]:
         """Bytes a token that each kind of layer keeps, by part, each of shape ``(len(rows), kinds)``."""
@@ -267,7 +281,7 @@ class Footprint:
     ) -> Floats:
         """The largest transient of any layer of a rank, and of the loss on the last."""
         sequences = rows.sequences_per_microbatch
-        if not np.isin(sequences, self._sequences).all():
+        if not self._expects(sequences):
             self.expect(rows)
         keys = Unique(rows.checkpointing, rows.tp, rows.ep)
         tables = np.stack([self._table("working", *key) for key in keys.keys])
@@ -275,8 +289,7 @@ class Footprint:
         of_kinds = tables[keys.places, several, np.searchsorted(self._sequences, sequences)]
         working = np.zeros((len(rows), len(layers)))
         for kind in range(of_kinds.shape[1]):
-            holds = layers[:, kind] > 0
-            working[:, holds] = np.maximum(working[:, holds], of_kinds[:, kind : kind + 1])
+            np.maximum(working, of_kinds[:, kind : kind + 1] * (layers[:, kind] > 0), out=working)
         working[:, last] = np.maximum(working[:, last], tokens * logits)
         return working
 
@@ -322,12 +335,3 @@ class Footprint:
         # Each layer that predicts a further token has logits of its own.
         times = 1 + len(self._kinds.last)
         return {"embedding": kept["embedding"], "output": kept["output"] * times, "output_working": working}
-
-
-def _record(found: dict[str, Floats], part: str, amounts: dict[str, Floats], detailed: bool) -> None:
-    if detailed:
-        for state, amount in amounts.items():
-            if amount.any():
-                found[f"{LABELS.get(part, part.replace('_', ' '))}: {state}"] = amount
-    else:
-        found["static"] = np.asarray(found.get("static", 0.0) + sum(amounts.values()))

@@ -71,6 +71,8 @@ def nothing_fits(plan: Plan, smallest: int | None) -> str:
         lines += _miss(plan.nearest_miss)
     elif not plan.evaluated:
         lines.append("No strategy passes the constraints that come before memory; the table says which.")
+    else:
+        lines.append("Some fit into memory, but another constraint rules each of them out; the table says which.")
     if smallest is not None:
         free = ", with any PP, EP, DP and TP" if question.only.keys() & {"pp", "ep", "dp", "tp"} else ""
         lines.append(f"The smallest number of GPUs that would do{free}: {smallest}.")

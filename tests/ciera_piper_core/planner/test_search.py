@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import resource
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import cache
@@ -15,7 +16,9 @@ from ciera_piper_core.models import catalogue
 from ciera_piper_core.planner.candidates import candidates
 from ciera_piper_core.planner.search import Plan, search
 from ciera_piper_core.planner.strategy import CHOICES, NUMBERS, Question
+from ciera_piper_core.planner.terminal import nothing_fits
 from ciera_piper_core.platforms import load_platform
+from tests.program import ROOT, environment
 
 
 @cache
@@ -113,9 +116,36 @@ def test_less_memory_never_gives_more_strategies() -> None:
     assert small[0].mfu <= whole[0].mfu
 
 
+def test_a_prediction_above_the_peak_is_never_ranked() -> None:
+    question = question_of("mixtral-8x7b", 64)
+    slow = replace(question.platform, peak_flops={**question.platform.peak_flops, "bfloat16": 20e12})
+    plan = search(replace(question, platform=slow))
+    whole = plan_of("mixtral-8x7b", 64)
+    assert (plan.estimates.hfu <= 1).all()
+    assert plan.rejected["peak"] == len(whole) - len(plan) > 0
+    none = search(replace(question, platform=replace(slow, peak_flops={"bfloat16": 1e9})))
+    assert (len(none), none.nearest_miss) == (0, None)
+    assert "another constraint" in nothing_fits(none, None)
+
+
+def test_the_full_search_is_small() -> None:
+    code = (
+        "import resource\nfrom ciera_piper_core.models import catalogue\n"
+        "from ciera_piper_core.planner.search import search\nfrom ciera_piper_core.planner.strategy import Question\n"
+        "from ciera_piper_core.platforms import load_platform\n"
+        "for model in ('deepseek-v3', 'kimi-k2'):\n"
+        "    assert len(search(Question(catalogue.load(model), load_platform('frontier'), 4096)))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 2**30
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("model", ["deepseek-v3", "kimi-k2"])
-def test_the_full_search_is_quick_and_small(model: str) -> None:
+def test_the_full_search_is_quick(model: str) -> None:
     question = question_of(model, 4096)
     durations, computed = [], []
     for _ in range(5):
@@ -127,4 +157,3 @@ def test_the_full_search_is_quick_and_small(model: str) -> None:
     assert min(durations) < 2
     # Time of one core, which other processes do not lengthen as they do the clock's.
     assert plan.evaluated / min(computed) > 100_000
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 2**30
