@@ -40,6 +40,9 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed of traffic and dat
 MaxTimeOption = Annotated[
     float | None, typer.Option("--max-time", help="Most seconds in timed iterations of one case.")
 ]
+RoundsOption = Annotated[
+    int | None, typer.Option("--rounds", help="How many groups of processes measure each case, sharing its time.")
+]
 TimeoutOption = Annotated[
     float | None, typer.Option("--timeout", help="Seconds without any progress after which a case has failed.")
 ]
@@ -134,6 +137,7 @@ def run(
     device: DeviceOption = "auto",
     seed: SeedOption = 0,
     max_time: MaxTimeOption = None,
+    rounds: RoundsOption = None,
     timeout: TimeoutOption = None,
     resume: ResumeOption = None,
     json_to: Annotated[
@@ -157,6 +161,7 @@ def run(
         device=device,
         seed=seed,
         max_time_s=max_time,
+        rounds=rounds,
         timeout_s=timeout,
         resume=resume,
         store=store,
@@ -174,6 +179,7 @@ def characterize(
     device: DeviceOption = "auto",
     seed: SeedOption = 0,
     max_time: MaxTimeOption = None,
+    rounds: RoundsOption = None,
     timeout: TimeoutOption = None,
     resume: ResumeOption = None,
     output: Annotated[
@@ -197,6 +203,7 @@ def characterize(
         device=device,
         seed=seed,
         max_time_s=max_time,
+        rounds=rounds,
         timeout_s=timeout,
         resume=resume,
         store=store,

@@ -21,6 +21,7 @@ from bench.launch.stacks import allow_tracing
 from bench.launch.watch import Watch, block_signals
 from bench.measure.group import RankGroup
 from bench.measure.progress import Progress
+from bench.measure.rounds import is_skipped, pool
 from bench.measure.runner import run_case, unmeasured_rows
 from bench.session import (
     Listener,
@@ -31,6 +32,7 @@ from bench.session import (
     patience_for,
     reopen,
     rotation,
+    rounds_for,
     sampling_for,
 )
 from bench.store.attachments import save_stacks
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
 
     from bench.launch.site import Device
     from bench.launch.supervisor import Failure
-    from bench.measure.sampling import Sampling
     from bench.store.row import Row
 
 T = TypeVar("T")
@@ -94,7 +95,7 @@ def execute_launched(
         site = place(group, device, request.seed)
         jobs = {_key(job): job for job in make_sweep(request)}
         keys = _from_rank_0(group, lambda: keeper.choose_jobs(list(jobs.values()), site, resume is not None))
-        _measure_all([jobs[key] for key in keys], keeper, Context(site, group), sampling_for(request), progress)
+        _measure_all([jobs[key] for key in keys], keeper, Context(site, group), request, progress)
     except BenchError:
         # Raised on all ranks alike, so they can leave together.
         watch.stop()
@@ -239,15 +240,26 @@ def _alone(site: Site) -> Site:
     return with_hardware(replace(site, world=1, ranks_per_node=1, nodes=1, scope="process"))
 
 
-def _measure_all(jobs: list[Job], keeper: _Keeper, context: Context, sampling: Sampling, progress: Progress) -> None:
-    """Every job in order, on all ranks; a single-process case runs on rank 0 while the others wait."""
+def _measure_all(jobs: list[Job], keeper: _Keeper, context: Context, request: Request, progress: Progress) -> None:
+    """Every job in order, on all ranks; a single-process case runs on rank 0 while the others wait.
+
+    The launcher starts processes once, so all rounds are theirs; each sets the case up anew.
+    """
     alone = Context(_alone(context.site), RankGroup())
+    rounds, sampling = rounds_for(request), sampling_for(request)
+
+    def measure(job: Job, where: Context) -> list[Row]:
+        measured = [run_case(job.suite, job.case, where, sampling, progress)]
+        while len(measured) < rounds and not is_skipped(measured[0]):
+            measured.append(run_case(job.suite, job.case, where, sampling, progress))
+        return pool(measured)
+
     for job in jobs:
         if job.suite.distributed:
             keeper.began(job, context.site)
-            keeper.keep(job, run_case(job.suite, job.case, context, sampling, progress))
+            keeper.keep(job, measure(job, context))
         else:
             keeper.began(job, alone.site)
             if context.site.rank == 0:
-                keeper.keep(job, run_case(job.suite, job.case, alone, sampling, progress))
+                keeper.keep(job, measure(job, alone))
             context.group.barrier()

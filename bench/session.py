@@ -6,7 +6,7 @@ import signal
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from bench.definitions import format_bytes
 from bench.environment import fingerprint, identity_differences
@@ -15,6 +15,7 @@ from bench.hardware import available_memory_bytes, usable_cores
 from bench.launch.lab import Lab, LabShape, remove_leftovers
 from bench.launch.site import Device, lab_site, local_site, with_hardware
 from bench.launch.supervisor import Failure, Patience, RankProcesses
+from bench.measure.rounds import ROUNDS, is_skipped, pool
 from bench.measure.runner import unmeasured_rows
 from bench.measure.sampling import Sampling
 from bench.store.attachments import save_stacks
@@ -170,10 +171,17 @@ def jobs_left(jobs: Sequence[Job], run_id: str, store: Path, site_of: Callable[[
     return [job for job in jobs if not is_whole(job)]
 
 
+def rounds_for(request: Request) -> int:
+    """How many times a request wants each case measured, by other processes each time if that can be had."""
+    return ROUNDS[request.preset] if request.rounds is None else request.rounds
+
+
 def sampling_for(request: Request) -> Sampling:
-    """The sampling settings that a request asks for."""
+    """The sampling settings of one round of a request."""
     sampling = Sampling.from_preset(request.preset)
-    return sampling if request.max_time_s is None else sampling.with_max_time(request.max_time_s)
+    if request.max_time_s is not None:
+        sampling = sampling.with_max_time(request.max_time_s)
+    return sampling.of_one_round(rounds_for(request))
 
 
 def patience_for(request: Request) -> Patience:
@@ -281,42 +289,80 @@ def _supervise(
 ) -> Iterator[tuple[Job, list[Row], float]]:
     """Each job with its rows, measured or not; groups of ranks start when needed and after each failure."""
     device = choose_device(request)
-    sampling, patience = sampling_for(request), patience_for(request)
     by_world: dict[int, list[Job]] = {}
     for job in jobs:
         by_world.setdefault(job.world, []).append(job)
     for world, group_jobs in by_world.items():
         sites = _sites(world, shape, device, request.seed)
         too_few_gpus = _too_few_gpus(sites[0])
-        with RankProcesses(sites, patience, lab if world > 1 else None, _threads(world)) as ranks:
+        with _Groups(sites, request, lab if world > 1 else None, listener) as groups:
             for job in group_jobs:
                 listener.case_started(job)
                 began = time.monotonic()
                 if too_few_gpus:
                     yield job, unmeasured_rows(job.suite, job.case, sites[0], "skipped", too_few_gpus), 0.0
                     continue
-                lost = ranks.lost_between_cases()
-                if lost:
-                    listener.note(f"{lost} between two cases; the group starts again")
-                    ranks.kill()
-                result = _attempt(ranks, job, sampling)
-                if isinstance(result, Failure):
-                    reason = result.reason
-                    if result.details:
-                        reason += f"; stacks in {save_stacks(store, run_id, result.details)}"
-                    result = unmeasured_rows(job.suite, job.case, sites[0], result.status, reason)
-                yield job, result, time.monotonic() - began
+                rows = groups.measure(job)
+                if isinstance(rows, Failure):
+                    reason = rows.reason
+                    if rows.details:
+                        reason += f"; stacks in {save_stacks(store, run_id, rows.details)}"
+                    rows = unmeasured_rows(job.suite, job.case, sites[0], rows.status, reason)
+                yield job, rows, time.monotonic() - began
 
 
-def _attempt(ranks: RankProcesses, job: Job, sampling: Sampling) -> list[Row] | Failure:
-    if not ranks.running:
-        if ranks.failed_starts >= START_ATTEMPTS:
-            return Failure("failed", f"no group of {job.world} rank(s) starts here (tried {START_ATTEMPTS} times)")
-        failure = ranks.start()
-        if failure:
-            failure.reason = f"the group did not start: {failure.reason}"
-            return failure
-    return ranks.run_case(job.suite_name, job.case, sampling)
+class _Groups:
+    """The groups of ranks that measure the cases of one world, a round each, all alive until the last case.
+
+    Where memory does not hold so many, those that it holds take more rounds than one.
+    """
+
+    def __init__(self, sites: list[Site], request: Request, lab: Lab | None, listener: Listener) -> None:
+        world = len(sites)
+        self._rounds = rounds_for(request)
+        self._sampling = sampling_for(request)
+        self._listener = listener
+        fit = max(1, available_memory_bytes() // (2 * world * RANK_MEMORY_BYTES))
+        if fit < self._rounds:
+            listener.note(
+                f"memory holds {fit} group(s) of {world} rank(s), so not every round has processes of its own"
+            )
+        self._groups = [
+            RankProcesses(sites, patience_for(request), lab, _threads(world)) for _ in range(min(fit, self._rounds))
+        ]
+
+    def measure(self, job: Job) -> list[Row] | Failure:
+        """The rows of a job, of all rounds together. What fails or is skipped is not tried again."""
+        measured: list[list[Row]] = []
+        for number in range(self._rounds):
+            rows = self._measure_once(self._groups[number % len(self._groups)], job)
+            if isinstance(rows, Failure):
+                return rows
+            measured.append(rows)
+            if is_skipped(rows):
+                break
+        return pool(measured)
+
+    def _measure_once(self, ranks: RankProcesses, job: Job) -> list[Row] | Failure:
+        lost = ranks.lost_between_cases()
+        if lost:
+            self._listener.note(f"{lost} between two cases; the group starts again")
+            ranks.kill()
+        if not ranks.running:
+            if ranks.failed_starts >= START_ATTEMPTS:
+                return Failure("failed", f"no group of {job.world} rank(s) starts here (tried {START_ATTEMPTS} times)")
+            failure = ranks.start()
+            if failure:
+                failure.reason = f"the group did not start: {failure.reason}"
+                return failure
+        return ranks.run_case(job.suite_name, job.case, self._sampling)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for ranks in self._groups:
+            ranks.stop() if kind is None else ranks.kill()
 
 
 def _too_few_gpus(site: Site) -> str | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e7
+MOST_ROUNDS = 100
 PLACE_PARAMETERS = ("device", "nodes", "scope", "backend", "lab")
 """Added to the parameters of every case by the place it runs in, so no axis may have these names."""
 
@@ -35,6 +36,7 @@ class Request:
         device: cpu, cuda, or auto for cuda where there is one.
         seed: of traffic and data.
         max_time_s: most time in timed iterations of a case; None for the preset's.
+        rounds: how many groups of processes measure each case; None for the preset's.
         timeout_s: a case in which nothing moves for so long has failed; None for the default.
     """
 
@@ -48,6 +50,7 @@ class Request:
     seed: int = 0
     max_time_s: float | None = None
     timeout_s: float | None = None
+    rounds: int | None = None
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -62,6 +65,8 @@ class Request:
             raise UsageError("--lab gives the number of ranks by its shape; leave --ranks out")
         if self.ranks and any(text.partition("=")[0] == "ranks" for text in self.overrides):
             raise UsageError("--ranks and --set ranks= say the same; give one of them")
+        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
+            raise UsageError(f"--rounds needs a whole number from 1 to {MOST_ROUNDS}, not {self.rounds}")
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError("--seed needs a number of at most 64 bits")
         for name, seconds in (("--max-time", self.max_time_s), ("--timeout", self.timeout_s)):

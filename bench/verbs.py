@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from bench.platform_profile import PlatformProfile
     from bench.store.row import Row, RunRecord
 
+FIRST_WORD_S = 10.0
+"""How long a rank waits for rank 0 to say what is wrong, where no launcher ends it before."""
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -41,6 +45,7 @@ class RunOptions:
     device: str = "auto"
     seed: int = 0
     max_time_s: float | None = None
+    rounds: int | None = None
     timeout_s: float | None = None
     resume: str | None = None
     store: Path | None = None
@@ -69,6 +74,7 @@ class RunOptions:
             device=self.device,  # type: ignore[arg-type]  # Request checks it
             seed=self.seed,
             max_time_s=self.max_time_s,
+            rounds=self.rounds,
             timeout_s=self.timeout_s,
         )
 
@@ -216,8 +222,10 @@ def _measure(options: RunOptions, launched: Launched | None, rows_to: IO[str] | 
             return resume(options.resume, options.store_path, listener)
         return execute(request, options.store_path, listener, sys.argv[1:])
     except UsageError as error:
-        # Wrong words are wrong on every rank alike: one rank says so.
+        # Wrong words are wrong on every rank alike: one rank says so. The others let it speak first, since a
+        # launcher ends all ranks as soon as one has left.
         if launched and launched.rank != 0:
+            time.sleep(FIRST_WORD_S)
             raise typer.Exit(error.exit_code) from None
         raise
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.definitions import LATENCY
-from bench.suite import Axis, Metric, Suite
+from bench.suite import Axis, Metric
 from suites.communication import (
     DTYPE,
     EVEN_TRAFFIC,
@@ -14,20 +14,17 @@ from suites.communication import (
     LIBRARY,
     MIB,
     RANKS,
-    bytes_per_rank,
-    collective_memory_bytes,
-    collective_reason,
-    fitted,
+    CollectiveSuite,
     sizes,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from bench.suite import Case, Context, Preset, Site, Value, Workload
+    from bench.suite import Case, Context, Preset, Value, Workload
 
 
-class AllGatherLatencySuite(Suite):
+class AllGatherLatencySuite(CollectiveSuite):
     """Comm(x) of a gain model: how long an all-gather takes in which every rank contributes x bytes.
 
     ``bytes`` is S, the total over ranks, as in ``collectives``; x is in the row too, as
@@ -37,8 +34,6 @@ class AllGatherLatencySuite(Suite):
     name = "allgather_latency"
     summary = "all-gather latency against size, dense in size"
     method_version = 1
-    distributed = True
-    characterizes = True
     metrics = (Metric("latency", LATENCY),)
     axes = (
         Axis("op", "str", "operation", ("all_gather",)),
@@ -75,20 +70,6 @@ class AllGatherLatencySuite(Suite):
             "traffic": ("uniform",),
         },
     }
-
-    def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
-        """As for any suite; but sizes that were not asked for are fitted to the ranks, as in ``collectives``."""
-        cases = super().cases(preset, overrides)
-        return cases if "bytes" in overrides else fitted(cases)
-
-    def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
-        return bytes_per_rank(case)
-
-    def skip_reason(self, case: Case, site: Site) -> str | None:
-        return collective_reason(case)
-
-    def memory_bytes(self, case: Case, site: Site) -> int:
-        return collective_memory_bytes(case)
 
     def setup(self, case: Case, context: Context) -> Workload:
         import torch

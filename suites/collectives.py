@@ -12,7 +12,7 @@ from bench.definitions import (
     SHARE_OF_BOUND,
     busbw_factor,
 )
-from bench.suite import Axis, Metric, Suite
+from bench.suite import Axis, Metric
 from suites.communication import (
     DTYPE,
     EVEN_TRAFFIC,
@@ -21,34 +21,28 @@ from suites.communication import (
     LIBRARY,
     MIB,
     RANKS,
-    bytes_per_rank,
-    collective_memory_bytes,
-    collective_reason,
-    fitted,
+    CollectiveSuite,
     sizes,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from bench.suite import Case, Context, Preset, Site, Value, Workload
+    from bench.suite import Case, Context, Preset, Value, Workload
 
 OPS = tuple(BUSBW_FACTORS)
 
 
-class CollectivesSuite(Suite):
+class CollectivesSuite(CollectiveSuite):
     """Each operation as the library does it, out of place where it can, on every rank at once.
 
     ``bytes`` is S as nccl-tests defines it, and the true one: sizes that cannot be shared out among
-    the ranks are never measured. Preset sizes are fitted to the ranks when the cases are made
-    (rounded down, with 3 ranks for example); a size asked for by ``--set bytes`` is skipped instead.
+    the ranks are never measured.
     """
 
     name = "collectives"
     summary = "collective operations: latency, algbw, busbw and the share of what the placement could do"
     method_version = 1
-    distributed = True
-    characterizes = True
     metrics = (
         Metric("latency", LATENCY),
         Metric("algbw", ALGBW),
@@ -95,19 +89,6 @@ class CollectivesSuite(Suite):
             "traffic": ("uniform",),
         },
     }
-
-    def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
-        cases = super().cases(preset, overrides)
-        return cases if "bytes" in overrides else fitted(cases)
-
-    def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
-        return bytes_per_rank(case)
-
-    def skip_reason(self, case: Case, site: Site) -> str | None:
-        return collective_reason(case)
-
-    def memory_bytes(self, case: Case, site: Site) -> int:
-        return collective_memory_bytes(case)
 
     def setup(self, case: Case, context: Context) -> Workload:
         import torch

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.suite import Axis, Case
+from bench.suite import Axis, Case, Suite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from bench.suite import Value
+    from bench.suite import Preset, Site, Value
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -61,28 +61,38 @@ def fitted(cases: Iterable[Case]) -> Iterator[Case]:
             yield whole
 
 
-def collective_reason(case: Case) -> str | None:
-    """Why no collective of the case's ranks and size can be measured, or None."""
-    if case["ranks"] < 2:
-        return "a collective operation needs at least 2 ranks"
-    unit = size_unit(case["op"], case["ranks"], case["dtype"])
-    if case["bytes"] % unit:
-        below = case["bytes"] // unit * unit
-        nearest = f"{below} or {below + unit}" if below else f"{unit}"
-        return (
-            f"{case['bytes']} bytes do not divide into units of {unit} (elements of {case['dtype']}, "
-            f"{unit // DTYPE_BYTES[case['dtype']]} at a time); use {nearest}"
-        )
-    return None
+class CollectiveSuite(Suite):
+    """A suite of the library's collectives: a case has ``op``, ``ranks``, ``dtype`` and ``bytes`` (S of nccl-tests).
 
+    Preset sizes are fitted to the ranks when the cases are made (rounded down, with 3 ranks for
+    example); a size asked for by ``--set bytes`` that cannot be shared out is skipped instead.
+    """
 
-def collective_memory_bytes(case: Case) -> int:
-    """Memory that one rank needs for a collective of the case's size."""
-    return int(BUFFERS[case["op"]] * case["bytes"]) + WORKING_BYTES
+    distributed = True
+    characterizes = True
 
+    def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
+        cases = super().cases(preset, overrides)
+        return cases if "bytes" in overrides else fitted(cases)
 
-def bytes_per_rank(case: Case) -> Mapping[str, Value]:
-    """For operations whose S is the total over ranks, a rank's part of it: what it contributes or is left with."""
-    if case["op"] in ("all_gather", "reduce_scatter"):
-        return {"bytes_per_rank": int(case["bytes"] // case["ranks"])}
-    return {}
+    def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
+        """For operations whose S is the total over ranks, a rank's part: what it contributes or is left with."""
+        if case["op"] in ("all_gather", "reduce_scatter"):
+            return {"bytes_per_rank": int(case["bytes"] // case["ranks"])}
+        return {}
+
+    def skip_reason(self, case: Case, site: Site) -> str | None:
+        if case["ranks"] < 2:
+            return "a collective operation needs at least 2 ranks"
+        unit = size_unit(case["op"], case["ranks"], case["dtype"])
+        if case["bytes"] % unit:
+            below = case["bytes"] // unit * unit
+            nearest = f"{below} or {below + unit}" if below else f"{unit}"
+            return (
+                f"{case['bytes']} bytes do not divide into units of {unit} (elements of {case['dtype']}, "
+                f"{unit // DTYPE_BYTES[case['dtype']]} at a time); use {nearest}"
+            )
+        return None
+
+    def memory_bytes(self, case: Case, site: Site) -> int:
+        return int(BUFFERS[case["op"]] * case["bytes"]) + WORKING_BYTES

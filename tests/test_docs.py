@@ -21,6 +21,7 @@ from typer.main import get_command
 from bench import errors
 from bench.cli import app
 from bench.definitions import DEFINITIONS
+from bench.measure.rounds import ROUNDS
 from bench.measure.sampling import Sampling, StopReason
 from bench.registry import load_suite
 from bench.store.row import STATUSES
@@ -172,6 +173,7 @@ def test_measuring_page_gives_the_presets() -> None:
             *(f"{nanoseconds / 1e9:g} s" for nanoseconds in times),
             f"{settings.min_samples} to {settings.max_samples}",
             f"{settings.target:.1%}".replace(".0%", "%").replace("%", " %"),
+            str(ROUNDS[preset]),
         ]
         assert f"| {' | '.join(columns)} |" in text
 

@@ -20,9 +20,10 @@ from bench.errors import EXIT_NOT_MEASURED
 from bench.launch.diagnosis import name_stalled, one_line
 from bench.launch.stacks import dump_stack
 from bench.launch.supervisor import Failure, Patience
+from bench.store.owner import is_alive, this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch.distributed import Store
 
@@ -82,6 +83,7 @@ class Watch:
 
     def start(self) -> None:
         """Begin to watch. Ending signals must already be blocked in every thread (``block_signals``)."""
+        self._store.set(f"process/{self._rank}", json.dumps(this_process()))
         self._say_alive()
         threading.Thread(target=self._guard, daemon=True).start()
         threading.Thread(target=self._wait_for_signal, daemon=True).start()
@@ -149,6 +151,9 @@ class Watch:
         now = time.monotonic()
         silent = self._silent(self.patience.heartbeat_s)
         if self._store.check(["trouble"]):
+            gone = self._gone()
+            if gone:
+                self._end(self._cause(gone), gone)
             # A dead rank makes its peers raise, and its launcher end them: wait to tell cause from consequence.
             stale_s = STALE_WHEN_SIGNALLED_S if self._signalled.is_set() else STALE_S
             until = now + stale_s
@@ -182,6 +187,11 @@ class Watch:
         wanted = range(self._world) if ranks is None else ranks
         return [rank for rank in wanted if now - self._beats[rank].changed > seconds]
 
+    def _gone(self) -> list[int]:
+        """Ranks of this host whose process has ended: known at once, where a missing heartbeat takes its time."""
+        started = [rank for rank in range(self._world) if self._store.check([f"process/{rank}"])]
+        return [rank for rank in started if is_alive(json.loads(self._store.get(f"process/{rank}"))) is False]
+
     def _cause(self, silent: list[int]) -> Failure | None:
         """What made the trouble: a rank that died, else those that raised, else the launcher, which is no failure."""
         if silent:
@@ -193,16 +203,21 @@ class Watch:
             return Failure("failed", "; ".join(texts), {rank: traceback for rank, (_, traceback) in raised.items()})
         return None
 
-    def _end(self, failure: Failure | None) -> None:
-        """Collect the stacks of all ranks, have the failure stored, and end this process."""
+    def _end(self, failure: Failure | None, gone: Sequence[int] = ()) -> None:
+        """Collect the stacks of all ranks but those known to be gone, have the failure stored, and end this process.
+
+        Once the launcher has asked this process to end, there is no time left for stacks.
+        """
         self._store.set("abort", "1")
-        hurried = self._signalled.is_set()
-        stacks = {0: dump_stack(os.getpid())} if failure and not hurried else {}
-        until = time.monotonic() + (0.0 if hurried else STACKS_WAIT_S)
-        while failure and len(stacks) < self._world and time.monotonic() < until:
-            for rank in range(1, self._world):
-                if rank not in stacks and self._store.check([f"stack/{rank}"]):
-                    stacks[rank] = self._store.get(f"stack/{rank}").decode()
+        stacks: dict[int, str] = {}
+        if failure and not self._signalled.is_set():
+            stacks[0] = dump_stack(os.getpid())
+        awaited = [rank for rank in range(1, self._world) if rank not in gone]
+        until = time.monotonic() + STACKS_WAIT_S
+        while failure and awaited and time.monotonic() < until and not self._signalled.is_set():
+            for rank in [rank for rank in awaited if self._store.check([f"stack/{rank}"])]:
+                stacks[rank] = self._store.get(f"stack/{rank}").decode()
+                awaited.remove(rank)
             time.sleep(BEAT_S / 5)
         if failure:
             for rank, stack in stacks.items():

@@ -25,6 +25,7 @@ STABLE_CHECKS = 4
 STABLE_CHANGE = 0.05
 STABLE_TARGET_FACTOR = 2
 MEDIAN_Z = 1.96
+MOST_TARGET = 0.99
 LEAST_INDEPENDENT = 6
 """Of fewer samples, not even the least and the largest hold the median between them with 95 %."""
 
@@ -36,11 +37,13 @@ class StopReason(StrEnum):
     NOISE_STABLE = "noise_stable"
     MAX_TIME = "max_time"
     MAX_SAMPLES = "max_samples"
+    ROUNDS_AGREE = "rounds_agree"
+    ROUNDS_DIFFER = "rounds_differ"
 
     @property
     def settled(self) -> bool:
-        """False where time or samples ran out before the median was known well enough."""
-        return self in (StopReason.CONVERGED, StopReason.NOISE_STABLE)
+        """False where time or samples ran out before the median was known well enough, or rounds differ."""
+        return self in (StopReason.CONVERGED, StopReason.NOISE_STABLE, StopReason.ROUNDS_AGREE)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,17 @@ class Sampling:
         """The same with another most time (and a least time no longer than it)."""
         max_time_ns = round(seconds * SECOND_NS)
         return replace(self, max_time_ns=max_time_ns, min_time_ns=min(self.min_time_ns, max_time_ns))
+
+    def of_one_round(self, rounds: int) -> Sampling:
+        """The settings of each of so many rounds that share the time, the samples and the certainty of one."""
+        most = max(self.min_samples, self.max_samples // rounds)
+        return replace(
+            self,
+            min_time_ns=max(1, self.min_time_ns // rounds),
+            max_time_ns=max(1, self.max_time_ns // rounds),
+            max_samples=most,
+            target=min(self.target * math.sqrt(rounds), MOST_TARGET),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -46,6 +46,7 @@ COLUMNS: dict[str, str] = {
     "reason": "VARCHAR",
     "seed": "BIGINT",
     "started_at": "VARCHAR",
+    "rounds": "BIGINT[]",
 }
 """The fields of a row, in order, and the SQL type of each.
 
@@ -57,13 +58,14 @@ PART_COLUMN = "part"
 """A file's column beside those of the row: the part of the run that the row belongs to."""
 
 LINES_AT_ONCE = 1000
-_JSON_STRUCTURE = json.dumps({name: ["DOUBLE"] if kind == "DOUBLE[]" else kind for name, kind in COLUMNS.items()})
+_JSON_STRUCTURE = json.dumps({name: [kind[:-2]] if kind.endswith("[]") else kind for name, kind in COLUMNS.items()})
 IMPOSSIBILITIES = {
     "an unknown status": "status NOT IN ('ok', 'failed', 'timeout', 'invalid', 'skipped')",
     "status ok without a finite value": "status = 'ok' AND (value IS NULL OR NOT isfinite(value))",
     "no reason for a status other than ok": "status <> 'ok' AND reason = ''",
     "params that are no JSON object": "json_type(params) IS DISTINCT FROM 'OBJECT'",
     "samples that are not n in number": "len(samples) NOT IN (0, n)",
+    "rounds that do not add up to n": "len(rounds) > 0 AND list_sum(rounds) <> n",
 }
 """What no row may be, as SQL."""
 

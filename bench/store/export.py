@@ -29,7 +29,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 def export(store: Path, run_ids: Collection[str], form: Format, target: Path) -> list[str]:
     """Write all rows of some runs to a file, which appears whole or not at all.
 
-    ``csv`` has params and samples as JSON; ``json`` is an array; ``jsonl`` has a row a line, as
+    ``csv`` has params, samples and rounds as JSON; ``json`` is an array; ``jsonl`` has a row a line, as
     ``bench run --json -`` prints it; ``parquet`` is a file that any store's ``runs/`` can hold.
 
     Args:
@@ -80,9 +80,8 @@ def _write_csv(rows: Iterable[Row], file: TextIO) -> None:
     writer = csv.writer(file)
     writer.writerow(COLUMNS)
     for row in rows:
-        fields = row.to_dict()
-        fields["params"], fields["samples"] = json.dumps(row.params), json.dumps(row.samples)
-        writer.writerow(fields.values())
+        values = row.to_dict().values()
+        writer.writerow(json.dumps(value) if isinstance(value, dict | list) else value for value in values)
 
 
 def _write_json(rows: Iterable[Row], file: TextIO) -> None:

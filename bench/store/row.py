@@ -12,11 +12,14 @@ from typing import Any, Literal, get_args
 
 from bench.errors import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the row and of the run record; a reader keeps reading older ones."""
 
 Status = Literal["ok", "failed", "timeout", "invalid", "skipped"]
 STATUSES: tuple[Status, ...] = get_args(Status)
+
+UNMEASURED_FIRST: tuple[Status, ...] = ("failed", "timeout", "invalid", "skipped", "ok")
+"""Of several attempts at one number, the first of these that one of them has is what became of it."""
 
 Value = int | float | str | bool
 
@@ -32,6 +35,8 @@ class Row:
         metric, unit, better, definition: name, unit, direction, and id of the definition.
         value: the median over iterations of the slowest rank's numbers; None unless status is ok.
         n, samples: number of timed iterations and the value of each, in order.
+        rounds: how many of the samples each round has, in order, where several groups of processes
+            measured the case (``bench.measure.rounds``); empty where one did. Schema 2.
         rank_min, rank_median, rank_max: over ranks, of each rank's own median, as durations order
             them: ``rank_max`` belongs to ``slowest_rank``.
         entry_skew: microseconds between the first and the last rank's start, median over iterations.
@@ -67,6 +72,7 @@ class Row:
     reason: str = ""
     seed: int = 0
     started_at: str = ""
+    rounds: list[int] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The row's fields by name, in order."""
@@ -86,6 +92,7 @@ class Row:
         try:
             self.validate()
             record["samples"] = [float(sample) for sample in self.samples]
+            record["rounds"] = [_int64(count) for count in self.rounds]
             for name in FLOAT_FIELDS:
                 record[name] = None if record[name] is None else float(record[name])
             for name in INT_FIELDS:
@@ -118,6 +125,8 @@ class Row:
             raise ValueError(f"an ok row needs a finite value, not {self.value!r}")
         if self.status != "ok" and not self.reason:
             raise ValueError(f"a row with status {self.status!r} needs a reason")
+        if self.rounds and sum(self.rounds) != self.n:
+            raise ValueError(f"rounds of {sum(self.rounds)} samples in all, but n is {self.n}")
 
 
 ROW_FIELDS = tuple(f.name for f in fields(Row))

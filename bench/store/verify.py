@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import StoreError
 from bench.store.catalog import Catalog, sealed_copies
-from bench.store.columns import COLUMNS, IMPOSSIBILITIES, PART_COLUMN, connect, digest_of_query, literal, quoted
+from bench.store.columns import (
+    COLUMNS,
+    IMPOSSIBILITIES,
+    PART_COLUMN,
+    connect,
+    digest_of_query,
+    empty_rows,
+    filled_column_list,
+    literal,
+    quoted,
+)
 from bench.store.compare import differing_parts
 from bench.store.jsonl import JsonlPart
 from bench.store.layout import left_over, list_files, part_of, temporary_files
@@ -106,7 +116,9 @@ def _sealed_faults(con: duckdb.DuckDBPyConnection, path: Path, footer: Footer) -
             odd = sorted({name for name, _ in columns.items() ^ expected.items()})
             yield f"columns are not those of a row: see {', '.join(odd)}"
             return
-        yield from _row_faults(con, source, footer.parts)
+        whole = f"SELECT * FROM {source} UNION ALL BY NAME {empty_rows()}"
+        rows = f"(SELECT {PART_COLUMN}, {filled_column_list()} FROM ({whole}))"
+        yield from _row_faults(con, rows, footer.parts)
         names = ", ".join(quoted(name) for name in columns if name != PART_COLUMN)
         for part in footer.parts:
             query = f"SELECT {names} FROM {source} WHERE run_id = $1 AND {PART_COLUMN} = $2 ORDER BY row_id"
@@ -117,7 +129,7 @@ def _sealed_faults(con: duckdb.DuckDBPyConnection, path: Path, footer: Footer) -
 
 
 def _row_faults(con: duckdb.DuckDBPyConnection, source: str, parts: Sequence[SealedPart]) -> Iterator[str]:
-    """Rows that are missing, too many, twice, or impossible."""
+    """Rows of a source in the present schema that are missing, too many, twice, or impossible."""
     found = con.execute(
         f"SELECT run_id, {PART_COLUMN}, count(*), min(row_id), max(row_id), count(DISTINCT row_id)"
         f" FROM {source} GROUP BY ALL"

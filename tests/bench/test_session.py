@@ -57,6 +57,29 @@ def test_a_suite_in_one_process_is_supervised_too(tmp_path: Path) -> None:
     assert [by_number(tmp_path)[number].status for number in range(3)] == ["ok", "failed", "ok"]
 
 
+def test_each_round_has_processes_of_its_own(tmp_path: Path) -> None:
+    rounds = ("--rounds", "3", "--set", "number=0,1")
+    done = bench("run", FAULTY, *FAST, *rounds, "--json", "-", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json_lines(done.stdout)
+    assert len(rows) == 2
+    for row in rows:
+        assert len(row["rounds"]) == 3
+        assert sum(row["rounds"]) == row["n"] == len(row["samples"])
+        assert row["stop_reason"] in ("rounds_agree", "rounds_differ")
+    assert rows == [row.to_dict() for row in sorted(stored(tmp_path), key=lambda row: row.row_id)]
+
+
+def test_a_rank_lost_in_a_later_round_is_named_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    # The group of the first round hangs in its third case, is started again, and so never has a third one more.
+    fault = ("--set", "fault=hang_third", "--timeout", "3", "--rounds", "2", "--set", "number=0,1,2,3")
+    done = bench("run", FAULTY, *FAST, *fault, cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    rows = sorted(stored(tmp_path), key=lambda row: row.row_id)
+    assert [row.status for row in rows] == ["ok", "ok", "timeout", "timeout"]
+    assert all("rank 1 hangs in phase 'setup'" in row.reason for row in rows[2:])
+
+
 def test_rows_on_standard_output_are_json_lines_and_nothing_else(tmp_path: Path) -> None:
     done = bench("run", FAULTY, *FAST, "--json", "-", "--ranks", "2,3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

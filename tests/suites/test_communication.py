@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.suite import Case
-from suites.communication import bytes_per_rank, fitted, size_unit, sizes
+from bench.suite import Case, Site
+from suites.collectives import CollectivesSuite
+from suites.communication import fitted, size_unit, sizes
 
 
 def case_of(op: str, ranks: int, size: int) -> Case:
@@ -29,5 +30,6 @@ def test_fitting_rounds_down_up_to_the_least_and_leaves_each_once() -> None:
 
 
 def test_a_ranks_part_is_known_where_s_is_the_total() -> None:
-    assert bytes_per_rank(case_of("reduce_scatter", 3, 36)) == {"bytes_per_rank": 12}
-    assert bytes_per_rank(case_of("all_reduce", 3, 36)) == {}
+    placed = CollectivesSuite().placed_params
+    assert placed(case_of("reduce_scatter", 3, 36), Site()) == {"bytes_per_rank": 12}
+    assert placed(case_of("all_reduce", 3, 36), Site()) == {}

@@ -44,7 +44,12 @@ def _read(form: Format, text: str) -> list[Row]:
     for record in records:
         fields: dict[str, Any] = dict(zip(header, record, strict=True))
         for name, value in fields.items():
-            if name in ("params", "samples", "value", "row_id", "n", "method_version", "warmup", "wrong", "seed"):
+            if name in ("params", "samples", "rounds", "value", "row_id", "n") or name in (
+                "method_version",
+                "warmup",
+                "wrong",
+                "seed",
+            ):
                 fields[name] = json.loads(value) if value else None
             if name.startswith("rank_") or name in ("slowest_rank", "entry_skew"):
                 fields[name] = json.loads(value) if value else None

@@ -42,6 +42,7 @@ def test_numbers_are_written_in_the_type_of_their_field(row: Row) -> None:
         ({"status": "failed"}, "needs a reason"),
         ({"status": "lost"}, "unknown status 'lost'"),
         ({"seed": 2**63}, "more than 64 bits"),
+        ({"n": 7, "rounds": [3, 3]}, "rounds of 6 samples in all, but n is 7"),
         ({"n": 2.5}, "cannot be interpreted as an integer"),
         ({"params": {"shape": np.zeros(2)}}, "not JSON serializable"),
     ],
