@@ -18,11 +18,12 @@ from bench.launch.launchers import LAUNCHER_VARIABLES, Launched, require_world
 from bench.launch.rendezvous import meet, place
 from bench.launch.site import with_hardware
 from bench.launch.stacks import allow_tracing
-from bench.launch.watch import Watch, block_signals
+from bench.launch.watch import Watch, divert_signals
 from bench.measure.group import RankGroup
 from bench.measure.progress import Progress
 from bench.measure.rounds import is_skipped, pool
 from bench.measure.runner import run_case, unmeasured_rows
+from bench.registry import load_suite
 from bench.session import (
     Listener,
     Outcome,
@@ -75,19 +76,19 @@ def execute_launched(
     require_world(launched, request.ranks)
     # Read before this program sets variables of its own, and without what the launcher sets.
     machine = dict(fingerprint(environ={k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}))
-    block_signals()
+    signals = divert_signals()
     allow_tracing()
     rendezvous = meet(launched)
     group = connect(launched.rank, launched.world, rendezvous)
     progress = Progress()
     keeper = _Keeper(store, listener)
     connection = rendezvous.clone()  # type: ignore[attr-defined]  # missing from torch's stubs
-    watch = Watch(connection, launched.rank, launched.world, progress, keeper.fail)
+    watch = Watch(connection, launched.rank, launched.world, progress, keeper.fail, signals)
     watch.start()
     try:
         machine = _with_nodes(machine, group)
-        request = replace(request, ranks=(launched.world,))
-        request = from_rank_0(group, lambda: keeper.open(request, command, resume, machine))
+        placed = _placed(request, launched.world)
+        request = from_rank_0(group, lambda: keeper.open(placed, command, resume, machine, launched.world))
         watch.patience = patience_for(request)
         device = agree_on_device(group, request)
         if device == "cuda":
@@ -120,15 +121,16 @@ class _Keeper:
         self._current: tuple[Job, Site] | None = None
         self._began = time.monotonic()
 
-    def open(self, request: Request, command: Sequence[str], resume: str | None, machine: dict[str, Any]) -> Request:
+    def open(
+        self, request: Request, command: Sequence[str], resume: str | None, machine: dict[str, Any], world: int
+    ) -> Request:
         """Open the run, on rank 0; the request is the stored one where an earlier run goes on."""
         if resume is None:
             self._writer = RunWriter(self._store, new_record(request, command, len(make_sweep(request)), machine))
         else:
             self._writer = reopen(resume, self._store, machine)
-            (world,) = request.ranks
             request = Request.from_dict(self._writer.record.plan)
-            if request.ranks != (world,):
+            if request != _placed(request, world):
                 raise UsageError(
                     f"run {self._writer.record.run_id} was not of {world} ranks under a launcher; resume it as it began"
                 )
@@ -186,6 +188,12 @@ class _Keeper:
             with self._lock:
                 self._writer.seal()
         return self._outcome
+
+
+def _placed(request: Request, world: int) -> Request:
+    """The request on the launcher's ranks; suites of one process have no ranks to set."""
+    distributed = any(load_suite(name).distributed for name in request.suites)
+    return replace(request, ranks=(world,)) if distributed else request
 
 
 def from_rank_0(group: RankGroup, action: Callable[[], T]) -> T:

@@ -84,7 +84,7 @@ class AttentionSuite(ComputeSuite):
 
     def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
         for case in super().cases(preset, overrides):
-            yield type(case)({**case.params, "heads": catalogue.load(case["model"]).head_kind})
+            yield type(case)({**case.params, "heads": catalogue.load(case["model"]).attention.head_kind})
 
     def keeps(self, case: Case) -> bool:
         shape = AttentionShape.from_architecture(catalogue.load(case["model"]))

@@ -108,7 +108,7 @@ class ExpertGemmSuite(ComputeSuite):
     def memory_bytes(self, case: Case, site: Site) -> int:
         architecture, item = catalogue.load(case["model"]), item_bytes(case)
         parameters = int(case["experts"]) * _expert_parameters(case)
-        row = 2 * architecture.hidden + architecture.matrices_per_expert * architecture.expert_ffn
+        row = 2 * architecture.hidden + architecture.experts.matrices * architecture.experts.ffn
         backward: bool = case["direction"] == "forward_backward"
         # Gradients are as large as what they belong to; the check holds one expert in double precision.
         factor = 3 if backward else 1
@@ -122,7 +122,7 @@ class ExpertGemmSuite(ComputeSuite):
 
 def _expert_parameters(case: Case) -> int:
     architecture = catalogue.load(case["model"])
-    return architecture.matrices_per_expert * architecture.hidden * architecture.expert_ffn
+    return architecture.experts.matrices * architecture.hidden * architecture.experts.ffn
 
 
 def _copies(case: Case) -> int:
@@ -221,8 +221,8 @@ def _experts(case: Case, device: str) -> Experts:
     return Experts(
         case["experts"],
         architecture.hidden,
-        architecture.expert_ffn,
-        architecture.matrices_per_expert,
+        architecture.experts.ffn,
+        architecture.experts.matrices,
         dtype=torch_dtype(case["dtype"]),
         device=device,
     )

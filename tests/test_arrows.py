@@ -41,6 +41,7 @@ IMPORT_NAMES = {
     "pytest-xdist": "xdist",
     "hypothesis": "hypothesis",
     "selenium": "selenium",
+    "transformers": "transformers",
     "setuptools": "setuptools",
 }
 """By distribution of an extra, the name that it is imported by."""

@@ -8,10 +8,13 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
+import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -20,7 +23,7 @@ from bench.cli import app
 from bench.definitions import DEFINITIONS
 from bench.measure.rounds import ROUNDS
 from bench.measure.sampling import Sampling, StopReason
-from bench.registry import load_suite, suite_names
+from bench.registry import load_suite
 from bench.store.row import STATUSES
 from bench.suite import PRESETS, Scope
 from bench.sweep import Request, make_sweep
@@ -30,8 +33,20 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = sorted((ROOT / "ci").rglob("*.sbatch"))
 README = (ROOT / "README.md").read_text()
+ENTRY_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def all_verbs() -> typer.Typer:
+    """The program with the verbs of this checkout's other packages, whatever is installed."""
+    verbs = typer.Typer()
+    verbs.registered_commands = list(app.registered_commands)
+    verbs.registered_groups = list(app.registered_groups)
+    for name, reference in ENTRY_POINTS["bench.commands"].items():
+        module, _, function = reference.partition(":")
+        verbs.command(name)(getattr(import_module(module), function))
+    return verbs
 
 
 class Command(NamedTuple):
@@ -94,7 +109,7 @@ def test_the_index_names_every_page() -> None:
 
 @pytest.mark.parametrize("command", documented_commands(), ids=lambda command: f"{command.file}: {command.line}")
 def test_commands_would_run(command: Command) -> None:
-    verb, arguments = get_command(app), list(command.arguments)
+    verb, arguments = get_command(all_verbs()), list(command.arguments)
     while isinstance(verb, TyperGroup):
         context = verb.make_context("bench", arguments[:1])
         _, verb, arguments = verb.resolve_command(context, arguments)
@@ -127,8 +142,9 @@ def test_set_up_is_two_commands_of_one_line() -> None:
 
 def test_readme_lists_every_verb() -> None:
     listed = set(re.findall(r"^\| `bench (\w+)", README, re.MULTILINE))
-    offered = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert listed == offered | {group.name for group in app.registered_groups}
+    verbs = all_verbs()
+    offered = {command.name or command.callback.__name__ for command in verbs.registered_commands if command.callback}
+    assert listed == offered | {group.name for group in verbs.registered_groups}
 
 
 def test_readme_gives_the_exit_codes() -> None:
@@ -137,8 +153,8 @@ def test_readme_gives_the_exit_codes() -> None:
 
 
 def test_measuring_page_is_complete() -> None:
-    for name in suite_names():
-        load_suite(name)
+    for reference in ENTRY_POINTS["bench.suites"].values():
+        load_suite(reference)
     text = (ROOT / "docs" / "measuring.md").read_text()
     described = re.findall(r"^\| `([\w-]+/[\w-]+)` \| (\S+) \| (\w+) \| (.*) \|$", text, re.MULTILINE)
     assert {id_: (unit, better, meaning) for id_, unit, better, meaning in described} == {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -60,6 +61,7 @@ class Watch:
         store: the ranks' rendezvous, for these threads alone.
         on_failure: called on rank 0 with the failure, or None if the launcher ended the run; it
             stores what it must. The process ends after it.
+        signals: from ``divert_signals``.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Watch:
         world: int,
         progress: Progress,
         on_failure: Callable[[Failure | None], None],
+        signals: socket.socket,
     ) -> None:
         self._store = store
         self._rank = rank
@@ -76,13 +79,14 @@ class Watch:
         self._progress = progress
         self.patience = Patience()
         self._on_failure = on_failure
+        self._signals = signals
         self._beats = [Beat(changed=time.monotonic(), moved=time.monotonic()) for _ in range(world)]
         self._over = threading.Event()
         self._signalled = threading.Event()
         self._wake = threading.Event()
 
     def start(self) -> None:
-        """Begin to watch. Ending signals must already be blocked in every thread (``block_signals``)."""
+        """Begin to watch."""
         self._store.set(f"process/{self._rank}", json.dumps(this_process()))
         self._say_alive()
         threading.Thread(target=self._guard, daemon=True).start()
@@ -101,7 +105,8 @@ class Watch:
             threading.Event().wait()
 
     def _wait_for_signal(self) -> None:
-        signal.sigwait(ENDING_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        self._signals.recv(1)
         if self._over.is_set():
             os._exit(EXIT_NOT_MEASURED)
         self._signalled.set()
@@ -237,9 +242,22 @@ class Watch:
         os._exit(EXIT_NOT_MEASURED)
 
 
-def block_signals() -> None:
-    """Leave SIGTERM and SIGINT to the watching thread: the main one may hang in a collective."""
+def divert_signals() -> socket.socket:
+    """Leave SIGTERM and SIGINT to a watching thread: the main one may hang in a collective. For the main thread.
+
+    Blocking them is not enough: threads that libraries started before do not block them, and the
+    kernel may choose any of these to end the process. So they have a handler, which tells the socket.
+
+    Returns:
+        a socket from which a byte can be read for each such signal.
+    """
+    signals, told = socket.socketpair()
+    told.setblocking(False)
+    for ending in ENDING_SIGNALS:
+        signal.signal(ending, lambda *_: None)
+    signal.set_wakeup_fd(told.detach(), warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    return signals
 
 
 def _listed(ranks: list[int]) -> str:

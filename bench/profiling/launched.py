@@ -15,7 +15,7 @@ from bench.launch.diagnosis import one_line
 from bench.launch.launchers import Launched, require_world
 from bench.launch.rendezvous import meet, place
 from bench.launch.stacks import allow_tracing
-from bench.launch.watch import Watch, block_signals
+from bench.launch.watch import Watch, divert_signals
 from bench.launched_session import agree_on_device, alone_site, from_rank_0
 from bench.measure.group import RankGroup
 from bench.measure.progress import Progress
@@ -31,6 +31,7 @@ from bench.profiling.session import (
     save_case_stacks,
 )
 from bench.profiling.tools import WRAPPING, require_tool
+from bench.registry import load_suite
 from bench.session import patience_for, sampling_for
 from bench.suite import Context
 from bench.sweep import make_sweep
@@ -60,13 +61,13 @@ def profile_launched(
             f" {launched.launcher} ... {settings.tool} ... bench run"
         )
     require_world(launched, request.ranks)
-    block_signals()
+    signals = divert_signals()
     allow_tracing()
     rendezvous = meet(launched)
     group = connect(launched.rank, launched.world, rendezvous)
     progress, keeper = Progress(), _Keeper(listener)
     connection = rendezvous.clone()  # type: ignore[attr-defined]  # missing from torch's stubs
-    watch = Watch(connection, launched.rank, launched.world, progress, keeper.fail)
+    watch = Watch(connection, launched.rank, launched.world, progress, keeper.fail, signals)
     watch.patience = patience_for(request)
     watch.start()
     try:
@@ -75,7 +76,7 @@ def profile_launched(
         if device == "cuda":
             group = with_nccl(group, launched.local_rank)
         context = Context(place(group, device, request.seed), group)
-        jobs = make_sweep(replace(request, ranks=(launched.world,)))
+        jobs = _jobs(request, launched.world)
         refuse_too_many(jobs)
         # Rank 0's: a folder that is named after the time has another name on every rank.
         root = Path(group.broadcast(settings.folder))
@@ -97,6 +98,12 @@ def profile_launched(
     watch.stop()
     disconnect(group)
     return keeper.profiles if launched.rank == 0 else Profiles([CaseProfile("", "")])
+
+
+def _jobs(request: Request, world: int) -> list[Job]:
+    """The cases on the launcher's ranks; suites of one process have no ranks to set."""
+    distributed = any(load_suite(name).distributed for name in request.suites)
+    return make_sweep(replace(request, ranks=(world,)) if distributed else request)
 
 
 class _Keeper:

@@ -70,11 +70,17 @@ def render(overview: Overview) -> str:
                 *(joined([", " if place else "", element("code", visible(s))]) for place, s in enumerate(sources)),
             ]
         ),
-        headline=joined([headline(overview) if overview.mean.collectives else "No communication in these traces"]),
+        headline=joined(
+            [_capitalized(headline(overview)) if overview.mean.collectives else "No communication in these traces"]
+        ),
         remarks=element("ul", *remarks, class_="quiet") if remarks else "",
         sections=joined(sections),
         legend=_legend(),
     )
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _ids(overview: Overview) -> list[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.report.formatting import counted
 from bench.trace.breakdown import mean
 from bench.trace.collectives import COLLECTIVES
 
@@ -67,7 +68,7 @@ class Overview:
         """What the times are of."""
         if self.mean.scope == "trace":
             return "whole trace"
-        return f"mean of {len(self.steps)} step(s)"
+        return f"mean of {counted(len(self.steps), 'step')}"
 
     def to_dict(self) -> dict[str, Any]:
         """What ``bench breakdown --json`` prints; times in microseconds, shares from 0 to 1."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ciera_piper_core.models.catalogue import MLA, Architecture
+    from ciera_piper_core.models.architecture import MLA, Architecture, Attention
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,14 @@ class AttentionShape:
 
     @classmethod
     def from_architecture(cls, architecture: Architecture) -> AttentionShape:
-        """The block of one layer."""
-        mla = architecture.mla
-        v_dim = mla.v_head if mla else architecture.head_dim
-        return cls(architecture.hidden, architecture.heads, architecture.kv_heads, architecture.head_dim, v_dim, mla)
+        """The block of the first layer with softmax attention."""
+        return cls.from_attention(architecture.attention, architecture.hidden)
+
+    @classmethod
+    def from_attention(cls, attention: Attention, hidden: int) -> AttentionShape:
+        """The projections of that attention, without biases, norms and gate."""
+        a = attention
+        return cls(hidden, a.heads, a.kv_heads, a.qk_dim, a.v_dim, a.mla)
 
     def shard(self, tensor_parallel: int) -> AttentionShape:
         """One rank's share of the heads.

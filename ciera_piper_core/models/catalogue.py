@@ -1,45 +1,27 @@
-"""The catalogue of mixture-of-experts architectures, by name."""
+"""The catalogue of mixture-of-experts architectures, by name, and what ``--model`` takes."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from importlib.resources import files
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-HeadKind = Literal["mha", "gqa", "mla"]
-HEAD_KINDS: tuple[HeadKind, ...] = ("mha", "gqa", "mla")
+from ciera_piper_core.models.architecture import MLA, Architecture, Attention, Experts, FeedForward, Layer
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-@dataclass(frozen=True)
-class MLA:
-    """Widths of multi-head latent attention.
-
-    Attributes:
-        q_lora: rank of the query's projection; 0 if it has full rank.
-        kv_lora: rank of the latent that keys and values are made from.
-        qk_nope, qk_rope: width of a head's query and key without and with rotation; the latter's
-            key is shared by all heads.
-        v_head: width of a head's value.
-    """
-
-    q_lora: int
-    kv_lora: int
-    qk_nope: int
-    qk_rope: int
-    v_head: int
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """Dimensions of one model; ``architectures.toml`` explains each field.
+class _Table:
+    """One table of ``architectures.toml``, which explains each key."""
 
-    With ``mla``, ``kv_heads`` equals ``heads`` and ``head_dim`` is the width of a head's query.
-    """
-
-    name: str
     hidden: int
     layers: int
     heads: int
@@ -54,19 +36,21 @@ class Architecture:
     total_params_billion: float
     active_params_billion: float | None = None
     mla: MLA | None = None
+    qkv_bias: bool = False
+    qk_norm: Literal["none", "head", "all"] = "none"
+    norms_per_layer: int = 2
+    position_buckets: int = 0
     shared_ffn: int = 0
+    shared_gate: bool = False
     residual_ffn: int = 0
     dense_layers: int = 0
+    dense_at: Literal["first", "even"] = "first"
     dense_ffn: int = 0
+    dense_matrices: int = 0
+    encoder_layers: int = 0
+    mtp_layers: int = 0
     tied_embeddings: bool = False
     embeddings_in_total: bool = True
-
-    @property
-    def head_kind(self) -> HeadKind:
-        """How heads share keys and values."""
-        if self.mla:
-            return "mla"
-        return "mha" if self.kv_heads == self.heads else "gqa"
 
 
 def names() -> list[str]:
@@ -82,10 +66,24 @@ def load(name: str) -> Architecture:
     """
     known = _catalogue()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-        raise ValueError(f"unknown architecture {name!r}; {hint}")
+        raise ValueError(f"unknown architecture {name!r}; {_near(name)}")
     return known[name]
+
+
+def model(text: str) -> Architecture:
+    """What ``--model`` takes: a name of the catalogue, a Hugging Face ``config.json``, or its folder.
+
+    Raises:
+        ValueError: neither; or the configuration cannot be read exactly.
+    """
+    if text in _catalogue():
+        return load(text)
+    path = Path(text)
+    if path.suffix == ".json" or path.exists():
+        from ciera_piper_core.models.hf import read_config
+
+        return read_config(path)
+    raise ValueError(f"unknown model {text!r}; {_near(text)}; or give the path of a config.json")
 
 
 def parse(name: str, table: dict[str, Any]) -> Architecture:
@@ -96,33 +94,117 @@ def parse(name: str, table: dict[str, Any]) -> Architecture:
     """
     values = dict(table)
     if "mla" in values:
-        mla = MLA(**_checked(f"{name}.mla", values["mla"], MLA))
+        mla = _record(f"{name}.mla", values["mla"], MLA)
         derived = {"kv_heads": values.get("heads"), "head_dim": mla.qk_nope + mla.qk_rope}
         given = derived.keys() & values.keys()
         if given:
             raise ValueError(f"architecture {name!r}: {', '.join(sorted(given))} follow from mla; leave them out")
         values |= derived | {"mla": mla}
-    architecture = Architecture(**_checked(name, {**values, "name": name}, Architecture))
-    if architecture.heads % architecture.kv_heads:
-        raise ValueError(
-            f"architecture {name!r}: {architecture.heads} heads cannot share {architecture.kv_heads} kv_heads"
-        )
-    if architecture.matrices_per_expert not in (2, 3):
-        raise ValueError(f"architecture {name!r}: matrices_per_expert is 2 or 3")
-    return architecture
+    t = _record(name, values, _Table)
+    try:
+        return _architecture(name, t)
+    except ValueError as error:
+        raise ValueError(f"architecture {name!r}: {error}") from None
 
 
-def _checked(where: str, values: dict[str, Any], record: type) -> dict[str, Any]:
-    """``values`` if their keys fit the dataclass ``record``."""
-    known = {field.name for field in fields(record)}
-    unknown = sorted(values.keys() - known)
+def _architecture(name: str, t: _Table) -> Architecture:
+    attention = _attention(t)
+    norms = t.norms_per_layer * t.hidden
+    experts = Experts(
+        t.experts,
+        t.top_k,
+        t.expert_ffn,
+        t.matrices_per_expert,
+        shared_ffn=t.shared_ffn,
+        shared_extra_parameters=t.hidden if t.shared_gate else 0,
+    )
+    residual = FeedForward(t.residual_ffn) if t.residual_ffn else None
+    moe = Layer(attention, experts=experts, dense=residual, norm_parameters=norms)
+    dense = None
+    if t.dense_layers:
+        block = FeedForward(t.dense_ffn, t.dense_matrices or t.matrices_per_expert)
+        dense = Layer(attention, dense=block, norm_parameters=norms)
+    stack = list(_stack(t, moe, dense))
+    encoder = stack[: t.encoder_layers]
+    decoder = stack[t.encoder_layers :]
+    if not decoder:
+        raise ValueError(f"encoder_layers is {t.encoder_layers}, but there are {t.layers} layers in all")
+    if encoder:
+        two_way = replace(attention, causal=False)
+        encoder = [replace(layer, mixer=two_way) for layer in encoder]
+        decoder = [replace(layer, cross=two_way, norm_parameters=norms + t.hidden) for layer in decoder]
+    for part in (encoder, decoder):
+        if part and t.position_buckets:
+            # The first layer of a stack holds the relative positions for all.
+            mixer = part[0].mixer
+            assert isinstance(mixer, Attention)
+            positions = mixer.extra_parameters + t.position_buckets * t.heads
+            part[0] = replace(part[0], mixer=replace(mixer, extra_parameters=positions))
+    # Norms of the embedding, of the last hidden state, and of the shared output.
+    predicting = replace(moe, norm_parameters=norms + 3 * t.hidden)
+    return Architecture(
+        name=name,
+        hidden=t.hidden,
+        vocab=t.vocab,
+        layers=tuple(decoder),
+        encoder=tuple(encoder),
+        mtp=(predicting,) * t.mtp_layers,
+        tied_embeddings=t.tied_embeddings,
+        extra_parameters=t.hidden * (2 if encoder else 1),
+        embeddings_in_total=t.embeddings_in_total,
+        source=t.source,
+        total_params_billion=t.total_params_billion,
+        active_params_billion=t.active_params_billion,
+    )
+
+
+def _attention(t: _Table) -> Attention:
+    v_dim = t.mla.v_head if t.mla else t.head_dim
+    extra = 0
+    if t.mla:
+        extra += t.mla.q_lora + t.mla.kv_lora
+    if t.qkv_bias:
+        extra += t.heads * t.head_dim + t.kv_heads * (t.head_dim + v_dim)
+    if t.qk_norm == "head":
+        extra += 2 * t.head_dim
+    elif t.qk_norm == "all":
+        extra += (t.heads + t.kv_heads) * t.head_dim
+    elif t.qk_norm != "none":
+        raise ValueError(f"qk_norm is {t.qk_norm!r}; it is none, head or all")
+    return Attention(t.heads, t.kv_heads, t.head_dim, v_dim, t.mla, extra_parameters=extra)
+
+
+def _stack(t: _Table, moe: Layer, dense: Layer | None) -> Iterator[Layer]:
+    """Layers in order; dense ones first, or every second from the first on."""
+    if t.dense_at not in ("first", "even"):
+        raise ValueError(f"dense_at is {t.dense_at!r}; it is first or even")
+    if not 0 <= t.dense_layers < t.layers:
+        raise ValueError(f"dense_layers is {t.dense_layers}, but there are {t.layers} layers in all")
+    if t.dense_at == "even" and 2 * t.dense_layers != t.layers:
+        raise ValueError(f"dense_at is even, so dense_layers is half of {t.layers} layers, not {t.dense_layers}")
+    for index in range(t.layers):
+        is_dense = index < t.dense_layers if t.dense_at == "first" else index % 2 == 0
+        yield dense if is_dense and dense is not None else moe
+
+
+def _record(where: str, values: dict[str, Any], record: type[Record]) -> Record:
+    """An instance of the dataclass ``record``, if the keys fit."""
+    known = {field.name: field for field in fields(record)}  # type: ignore[arg-type]
+    unknown = sorted(values.keys() - known.keys())
     if unknown:
         raise ValueError(f"architecture {where!r}: unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    if missing:
+        raise ValueError(f"architecture {where!r}: missing key {missing[0]!r}")
     try:
-        record(**values)
-    except TypeError as error:
-        raise ValueError(f"architecture {where!r}: {str(error).partition('() ')[2]}") from None
-    return values
+        return record(**values)
+    except ValueError as error:
+        raise ValueError(f"architecture {where!r}: {error}") from None
+
+
+def _near(name: str) -> str:
+    near = difflib.get_close_matches(name, _catalogue(), n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(_catalogue())}"
 
 
 @functools.cache

@@ -1,7 +1,8 @@
 """The experts' feed-forward products over tokens sorted by expert: grouped, and one expert at a time.
 
 Expert ``e`` computes ``down_e(act(gate_e(x)) * up_e(x))`` with SiLU and three matrices, or
-``down_e(relu(up_e(x)))`` with two. Tokens come sorted by expert, and an expert may have none.
+``down_e(relu(up_e(x)))`` with two; the router's weight of a token, if given, multiplies what goes
+into ``down_e``. Tokens come sorted by expert, and an expert may have none.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from ciera_piper_core.moe.activation import activate
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
@@ -58,13 +60,14 @@ def group_ends(counts: Sequence[int], device: torch.device | str = "cpu") -> Ten
     return torch.tensor(list(accumulate(counts)), dtype=torch.int32, device=device)
 
 
-def grouped_experts(experts: Experts, tokens: Tensor, ends: Tensor) -> Tensor:
+def grouped_experts(experts: Experts, tokens: Tensor, ends: Tensor, weights: Tensor | None = None) -> Tensor:
     """All experts in one grouped product a matrix.
 
     Args:
         experts: the weights.
         tokens: ``(tokens, hidden)``, sorted by expert; a row is a multiple of 16 bytes long.
         ends: :func:`group_ends` of the tokens an expert, on the tokens' device; the last is ``tokens``.
+        weights: of each token, float32, ``(tokens,)``; None for 1.
 
     Returns:
         ``(tokens, hidden)``, in the same order.
@@ -72,18 +75,19 @@ def grouped_experts(experts: Experts, tokens: Tensor, ends: Tensor) -> Tensor:
     with region("experts.up"):
         up = F.grouped_mm(tokens, experts.up.mT, offs=ends)
         gate = None if experts.gate is None else F.grouped_mm(tokens, experts.gate.mT, offs=ends)
-        inner = _activate(up, gate)
+        inner = activate(up, gate, weights)
     with region("experts.down"):
         return F.grouped_mm(inner, experts.down.mT, offs=ends)
 
 
-def looped_experts(experts: Experts, tokens: Tensor, counts: Sequence[int]) -> Tensor:
+def looped_experts(experts: Experts, tokens: Tensor, counts: Sequence[int], weights: Tensor | None = None) -> Tensor:
     """The experts one after the other, one matrix product each a matrix.
 
     Args:
         experts: the weights.
         tokens: ``(tokens, hidden)``, sorted by expert.
         counts: tokens of each expert, on the host; an expert without tokens costs nothing.
+        weights: of each token, float32, ``(tokens,)``; None for 1.
 
     Returns:
         ``(tokens, hidden)``, in the same order.
@@ -91,19 +95,15 @@ def looped_experts(experts: Experts, tokens: Tensor, counts: Sequence[int]) -> T
     # Unbound once: indexing expert by expert would give each a gradient as large as the whole stack.
     ups, downs = experts.up.unbind(), experts.down.unbind()
     gates = None if experts.gate is None else experts.gate.unbind()
+    shares = [None] * len(counts) if weights is None else torch.split(weights, list(counts))
     parts = []
-    for expert, part in enumerate(torch.split(tokens, list(counts))):
+    for expert, (part, share) in enumerate(zip(torch.split(tokens, list(counts)), shares, strict=True)):
         if not len(part):
             continue
         with region("experts.up"):
             up = F.linear(part, ups[expert])
             gate = None if gates is None else F.linear(part, gates[expert])
-            inner = _activate(up, gate)
+            inner = activate(up, gate, share)
         with region("experts.down"):
             parts.append(F.linear(inner, downs[expert]))
     return torch.cat(parts) if parts else tokens.new_empty(tokens.shape)
-
-
-def _activate(up: Tensor, gate: Tensor | None) -> Tensor:
-    """SwiGLU with a gate, ReLU without."""
-    return F.relu(up) if gate is None else F.silu(gate) * up

@@ -161,3 +161,12 @@ def test_a_lab_under_a_launcher_is_refused(tmp_path: Path) -> None:
     done = torchrun(2, *RUN, "--lab", "nodes=2,ranks-per-node=1,rate=1gbit", cwd=tmp_path)
     assert done.returncode != 0
     assert "--lab starts its own ranks" in done.stderr
+
+
+def test_a_suite_of_one_process_runs_on_rank_0_and_is_resumed_there(tmp_path: Path) -> None:
+    done = torchrun(2, "run", SOLO, "--max-time", "0.05", "--set", "number=0,1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row.status for row in stored(tmp_path)] == ["ok", "ok"]
+    done = torchrun(2, "run", "--resume", "latest", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(stored(tmp_path)) == 2

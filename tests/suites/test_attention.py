@@ -16,6 +16,7 @@ from suites.attention import AttentionSuite, sampled_positions
 
 if TYPE_CHECKING:
     from bench.suite import Preset, Workload
+    from ciera_piper_core.models.attention_core import Core
 
 SUITE = AttentionSuite()
 MODELS = {"mha": ("switch-base-128", 4), "gqa": ("qwen3-30b-a3b", 4), "mla": ("deepseek-v2-lite", 8)}
@@ -73,17 +74,17 @@ def test_single_wrong_elements_are_counted(dtype: str) -> None:
 @pytest.mark.parametrize("heads", MODELS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wrong_mask_is_found(heads: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def sees_the_next_token(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def sees_the_next_token(core: Core, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         mask = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril(1)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
-    monkeypatch.setattr(block, "_attend", sees_the_next_token)
+    monkeypatch.setattr(block, "attend", sees_the_next_token)
     assert wrong_of(ran(case_of(heads, dtype=dtype))) > 100
 
 
 def test_swapped_heads_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = block._attend
-    monkeypatch.setattr(block, "_attend", lambda q, k, v: right(q, k.flip(1), v.flip(1)))
+    right = block.attend
+    monkeypatch.setattr(block, "attend", lambda core, q, k, v: right(core, q, k.flip(1), v.flip(1)))
     assert wrong_of(ran(case_of("mha"))) > 1000
 
 
@@ -124,7 +125,7 @@ def test_presets_reach_all_kinds_of_heads_and_sequences(preset: Preset) -> None:
     assert len({case.id for case in cases}) == len(cases)
     for case in cases:
         assert SUITE.memory_bytes(case, Site()) > 0
-        assert case["heads"] == catalogue.load(case["model"]).head_kind
+        assert case["heads"] == catalogue.load(case["model"]).attention.head_kind
 
 
 def test_quick_is_small() -> None:

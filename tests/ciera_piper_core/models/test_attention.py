@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ciera_piper_core.models.architecture import MLA
 from ciera_piper_core.models.attention import CausalAttention
 from ciera_piper_core.models.attention_reference import reference_attention
 from ciera_piper_core.models.attention_shape import AttentionShape
-from ciera_piper_core.models.catalogue import MLA
 from ciera_piper_core.ranges import recording
 
 SHAPES = {

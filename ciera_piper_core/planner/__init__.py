@@ -1,0 +1,1 @@
+"""The planner: memory, time and search over training strategies."""

@@ -1,0 +1,237 @@
+"""The verb ``bench plan``: from a model, a platform and a number of GPUs to ranked training strategies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path  # noqa: TC003  # typer reads the annotations when it runs
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ciera_piper_core.planner.explain import Explanation
+    from ciera_piper_core.planner.range import RangePlan
+    from ciera_piper_core.planner.search import Plan
+    from ciera_piper_core.planner.strategy import Question
+
+
+class PlanError(typer.BadParameter):
+    """A wrong request; the program ends with its one line and exit code 2."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
+def plan(
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name of the catalogue, or path of a Hugging Face config.json.")
+    ] = None,
+    platform: Annotated[
+        str, typer.Option("--platform", help="Built-in name (frontier, ...), or profile of `bench characterize`.")
+    ] = "frontier",
+    gpus: Annotated[
+        str, typer.Option("--gpus", metavar="N|N:M", help="GPUs; a range finds the fewest that do.")
+    ] = "64",
+    sequence: Annotated[int, typer.Option("--sequence", help="Tokens of a sequence.")] = 4096,
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", help="Sequences a step over all GPUs.", show_default="4 x GPUs")
+    ] = None,
+    sequences_per_gpu: Annotated[
+        int | None, typer.Option("--sequences-per-gpu", help="Sequences a step through each GPU, instead.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="adam, adafactor, sgd, sgd_momentum.")] = "adam",
+    precision: Annotated[str, typer.Option("--precision", help="bf16 or fp16, with float32 master weights.")] = "bf16",
+    flash: Annotated[bool, typer.Option("--flash/--no-flash", help="Fused attention, which keeps no scores.")] = True,
+    load_factor: Annotated[
+        float, typer.Option("--load-factor", help="Tokens of the busiest EP rank over the mean.")
+    ] = 1.0,
+    zipf: Annotated[
+        float, typer.Option("--zipf", metavar="S", help="Routing by Zipf's law of that exponent; 0 for balanced.")
+    ] = 0.0,
+    placement: Annotated[
+        str, typer.Option("--placement", help="even: EP divides the experts; uneven: ranks may hold one more.")
+    ] = "even",
+    convention: Annotated[str, typer.Option("--convention", help="FLOPs of MFU: 6n, causal or full.")] = "causal",
+    mtp: Annotated[bool, typer.Option("--mtp/--no-mtp", help="Train the layers that predict further tokens.")] = False,
+    overlap: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--overlap",
+            metavar="KIND=SHARE",
+            help="Share of a communication that hides: all_to_all, point_to_point, tensor_parallel, data_parallel.",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="DIMENSION=VALUES", help="Restrict the search: pp=4, ep=8:64, schedule=1f1b."),
+    ] = None,
+    top: Annotated[int, typer.Option("--top", help="Strategies to show.", min=1)] = 10,
+    explain: Annotated[int | None, typer.Option("--explain", metavar="K", help="Strategy K in detail.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots.")] = None,
+    export: Annotated[
+        int | None, typer.Option("--export", metavar="K", help="Print strategy K as settings of --format.")
+    ] = None,
+    format: Annotated[str, typer.Option("--format", help="executor, megatron, deepspeed or torchtitan.")] = "executor",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Compare with the Piper paper's tables and published dense results.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Find the best ways to train a mixture-of-experts model on a machine: memory, time and MFU, predicted.
+
+    Example: bench plan --model deepseek-v3 --platform frontier --gpus 4096 --explain 1
+    """
+    try:
+        if paper:
+            _show_paper(as_json)
+            return
+        if model is None:
+            from ciera_piper_core.models.catalogue import names
+
+            raise PlanError(f"--model is needed: a config.json, or one of {', '.join(names())}")
+        from ciera_piper_core.models.catalogue import model as read_model
+        from ciera_piper_core.planner.imbalance import Routing
+        from ciera_piper_core.planner.range import parse_gpus
+        from ciera_piper_core.planner.strategy import Question, parse_only
+        from ciera_piper_core.platforms import load_platform
+
+        first, last = parse_gpus(gpus)
+        question = Question(
+            architecture=read_model(model),
+            platform=load_platform(platform),
+            gpus=last,
+            sequence=sequence,
+            global_batch=global_batch,
+            sequences_per_gpu=sequences_per_gpu,
+            optimizer=optimizer,
+            precision=precision,
+            flash=flash,
+            routing=Routing(load_factor, zipf),
+            placement=placement,  # type: ignore[arg-type]  # checked there
+            convention=convention,  # type: ignore[arg-type]
+            only=parse_only(only or ()),
+            mtp=mtp,
+            overlap=_overlap(overlap or ()),
+        )
+        _run(question, first, top, explain, html, export, format, as_json)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
+
+
+def _run(
+    question: Question,
+    first: int,
+    top: int,
+    number: int | None,
+    html: Path | None,
+    exported: int | None,
+    format: str,
+    as_json: bool,
+) -> None:
+    """Search, then show what was asked for."""
+    from ciera_piper_core.planner.explain import explain
+    from ciera_piper_core.planner.fitting import smallest_gpus
+    from ciera_piper_core.planner.search import search
+
+    of_range = None
+    if first < question.gpus:
+        of_range = _search_range(question, first)
+        answer, smallest = of_range.plan, of_range.smallest
+    else:
+        answer, smallest = search(question), None
+    if not len(answer):
+        # On how many it would fit is asked of all that the batch allows: the default batch grows with the GPUs.
+        smallest = smallest_gpus(replace(question, only=_without_mesh(question)), 1, question.platform.max_gpus)
+    if exported is not None:
+        _print_export(answer, exported, format)
+        return
+    explanation = explain(answer, number) if number is not None and len(answer) else None
+    if html is not None:
+        from ciera_piper_core.planner.page import write_page
+
+        write_page(html, answer, smallest)
+        print(f"page: {html}", file=sys.stderr)
+    if as_json:
+        from ciera_piper_core.planner.record import plan_record
+
+        rows = of_range.rows if of_range else ()
+        _print_json(plan_record(answer, top, smallest_gpus=smallest, rows=rows, explanation=explanation))
+        return
+    _print_text(answer, top, smallest, of_range, explanation)
+
+
+def _search_range(question: Question, first: int) -> RangePlan:
+    """The range, with a word on standard error where somebody may be waiting."""
+    from ciera_piper_core.planner.range import plan_range
+
+    if not sys.stderr.isatty():
+        return plan_range(question, first, question.gpus)
+    from rich.console import Console
+
+    with Console(stderr=True).status("planning") as status:
+        return plan_range(question, first, question.gpus, lambda text: status.update(f"planning: {text}"))
+
+
+def _print_text(
+    answer: Plan, top: int, smallest: int | None, of_range: RangePlan | None, explanation: Explanation | None
+) -> None:
+    from ciera_piper_core.planner import terminal
+
+    blocks = ["\n".join(terminal.heading(answer))]
+    if of_range is not None:
+        blocks.append(terminal.range_table(of_range.rows, of_range.smallest))
+    blocks.append(terminal.ranking(answer, top) if len(answer) else terminal.nothing_fits(answer, smallest))
+    blocks.append(terminal.rejections(answer))
+    if explanation is not None:
+        blocks.append(terminal.explanation_text(answer, explanation))
+    print("\n\n".join(block for block in blocks if block))
+
+
+def _print_export(answer: Plan, number: int, format: str) -> None:
+    from ciera_piper_core.planner.export import FORMATS, export
+
+    if format not in FORMATS:
+        raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+    if not 1 <= number <= len(answer):
+        fitting = f"1 to {len(answer)}" if len(answer) else "none: nothing fits"
+        raise ValueError(f"there is no strategy {number} to export; the plan has {fitting}")
+    print(export(answer[number - 1].strategy, answer.question, format), end="")
+
+
+def _show_paper(as_json: bool) -> None:
+    from ciera_piper_core.planner.paper import paper_record, paper_text
+
+    if as_json:
+        _print_json(paper_record())
+    else:
+        print(paper_text())
+
+
+def _without_mesh(question: Question) -> dict[str, tuple[int | str, ...]]:
+    """The question's restrictions but those that belong to its number of GPUs."""
+    return {name: values for name, values in question.only.items() if name not in ("pp", "ep", "dp", "tp")}
+
+
+def _overlap(texts: list[str] | tuple[str, ...]) -> Any:
+    from dataclasses import fields
+
+    from ciera_piper_core.planner.communication import Overlap
+
+    known = [field.name for field in fields(Overlap)]
+    shares: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in known:
+            raise ValueError(f"--overlap takes KIND=SHARE with one of {', '.join(known)}, not {text!r}")
+        try:
+            shares[name] = float(value)
+        except ValueError:
+            raise ValueError(f"--overlap {name} takes a share from 0 to 1, not {value!r}") from None
+    return Overlap(**shares)
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2, allow_nan=False)
+    print()

@@ -1,0 +1,201 @@
+/* Draws a plan's plots and sortable tables from the data in the page. */
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const GB = 1e9;
+const HUES = ["#0072b2", "#c44e00", "#007a5a", "#a8437f", "#946800", "#4a46b0", "#586273", "#2c7bb8", "#8c564b", "#17a2a2"];
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** A new element with a class, text and attributes. Text is never read as HTML. */
+function make(name, className = "", text = "", attributes = {}) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  if (text !== "") element.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+/** Text that Plotly shows as it is: it reads a little HTML in labels otherwise. */
+function plain(text) {
+  return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+
+/**
+ * A table whose headers sort: ascending, descending, then the first order again.
+ * @param {Element} place that it goes into
+ * @param {string} caption for screen readers
+ * @param {{title: string, numeric?: boolean, wrap?: boolean, show?: (value: any) => string}[]} columns
+ * @param {any[][]} rows
+ */
+function addTable(place, caption, columns, rows) {
+  const table = make("table", "", "", { "aria-label": caption });
+  const line = make("tr");
+  const body = make("tbody");
+  let sorted = null;
+  const headers = columns.map((column, index) => {
+    const header = make("th", column.numeric ? "number" : "", "", { scope: "col", "aria-sort": "none" });
+    const button = make("button", "", column.title, { type: "button" });
+    button.addEventListener("click", () => {
+      const next = { none: "ascending", ascending: "descending", descending: "none" }[header.getAttribute("aria-sort")];
+      headers.forEach((each) => each.setAttribute("aria-sort", "none"));
+      header.setAttribute("aria-sort", next);
+      sorted = next === "none" ? null : { index, sign: next === "ascending" ? 1 : -1 };
+      fill();
+    });
+    header.append(button);
+    line.append(header);
+    return header;
+  });
+  function fill() {
+    const shown = [...rows];
+    if (sorted) {
+      const { index, sign } = sorted;
+      const order = columns[index].numeric ? (a, b) => a[index] - b[index] : (a, b) => collator.compare(a[index], b[index]);
+      shown.sort((a, b) => sign * order(a, b));
+    }
+    body.replaceChildren(...shown.map((row) => {
+      const cells = make("tr");
+      columns.forEach((column, index) => {
+        const text = column.show ? column.show(row[index]) : String(row[index]);
+        cells.append(make("td", [column.numeric ? "number" : "", column.wrap ? "wrap" : ""].join(" ").trim(), text));
+      });
+      return cells;
+    }));
+  }
+  const head = make("thead");
+  head.append(line);
+  table.append(head, body);
+  place.append(table);
+  fill();
+}
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function layout(x, y, more = {}) {
+  const axis = (title) => ({ title: { text: title }, gridcolor: style("--grid"), zerolinecolor: style("--line"), automargin: true });
+  return {
+    font: { family: "system-ui, sans-serif", size: 13, color: style("--ink") },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 60, r: 20, t: 20, b: 50 },
+    legend: { orientation: "h", y: -0.2 }, hoverlabel: { align: "left" },
+    ...more,
+    xaxis: { ...axis(x), ...more.xaxis }, yaxis: { ...axis(y), ...more.yaxis },
+  };
+}
+
+const limit = (text) => ({
+  shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: data.memoryBytes / GB, y1: data.memoryBytes / GB, line: { color: style("--bad"), dash: "dash", width: 1.5 } }],
+  annotations: [{ xref: "paper", x: 1, y: data.memoryBytes / GB, xanchor: "right", yanchor: "bottom", showarrow: false, text, font: { color: style("--bad") } }],
+});
+const limitText = `memory of a GPU, ${(data.memoryBytes / GB).toFixed(2)} GB`;
+
+const figures = [];
+
+/** Remember how a section's plot is drawn; a section without data says so instead. */
+function addPlot(section, hasData, figure) {
+  const place = document.querySelector(`#${section} .plot`);
+  if (hasData) {
+    figures.push([place, figure]);
+  } else {
+    place.className = "plotless quiet";
+    place.textContent = "Nothing to draw: no strategy fits.";
+  }
+}
+
+function drawAll() {
+  const bar = matchMedia("(hover: hover)").matches ? "hover" : false;
+  const options = { responsive: true, displaylogo: false, showSendToCloud: false, displayModeBar: bar };
+  for (const [place, figure] of figures) {
+    const { traces, shape } = figure();
+    Plotly.react(place, traces, shape, options);
+  }
+}
+
+addPlot("over-ep", data.overEp.some((series) => series.ep.length), () => {
+  const traces = data.overEp.flatMap((series, place) => {
+    const hover = series.ep.map((ep, index) => plain(`${series.gpus} GPUs, EP ${ep}, ${series.text[index]}: ${gib(series.peak[index])}, of it state ${gib(series.state[index])}${series.oneHop[index] ? "" : "; leaves one hop"}`));
+    const common = { x: series.ep, text: hover, hoverinfo: "text", mode: "lines+markers" };
+    const line = { color: HUES[place] };
+    const hollow = series.oneHop.map((inside) => (inside ? "circle" : "circle-open"));
+    return [
+      { ...common, y: series.peak.map((bytes) => bytes / GB), name: `${series.gpus} GPUs, all`, line, marker: { symbol: hollow, size: 9 } },
+      { ...common, y: series.state.map((bytes) => bytes / GB), name: `${series.gpus} GPUs, weights and optimizer`, line: { ...line, dash: "dot" }, marker: { symbol: hollow, size: 6 } },
+    ];
+  });
+  const ticks = [...new Set(data.overEp.flatMap((series) => series.ep))].sort((a, b) => a - b);
+  const shape = layout("expert parallelism (EP)", "memory a GPU, GB (1e9 bytes)", {
+    xaxis: { type: "log", tickvals: ticks, ticktext: ticks.map(String) }, yaxis: { type: "log" },
+  });
+  const bound = Math.log10(data.memoryBytes / GB);
+  const marked = limit(limitText);
+  marked.annotations[0].y = bound;
+  return { traces, shape: { ...shape, ...marked } };
+});
+
+addPlot("front", data.scatter.mfu.length, () => {
+  const pick = (front) => data.scatter.mfu.map((_, index) => index).filter((index) => data.scatter.pareto[index] === front);
+  const trace = (front, name, marker, mode) => {
+    const chosen = pick(front);
+    return {
+      x: chosen.map((index) => data.scatter.memory[index] / GB), y: chosen.map((index) => 100 * data.scatter.mfu[index]),
+      text: chosen.map((index) => `${data.scatter.number[index]}: ${percent(data.scatter.mfu[index])}, ${gib(data.scatter.memory[index])}<br>${plain(data.scatter.text[index])}`),
+      hoverinfo: "text", mode, type: "scatter", name, marker,
+    };
+  };
+  const traces = [
+    trace(false, "fits", { color: HUES[6], opacity: 0.45, size: 5 }, "markers"),
+    trace(true, "Pareto front", { color: HUES[1], size: 9 }, "lines+markers"),
+  ].filter((each) => each.x.length);
+  return { traces, shape: layout("peak memory of the fullest rank, GB (1e9 bytes)", "MFU, %") };
+});
+
+addPlot("ranks", data.ranks, () => {
+  const count = data.ranks.layers.length;
+  const ranks = Array.from({ length: count }, (_, rank) => rank);
+  const traces = data.ranks.components.map(([name, amounts], place) => ({
+    type: "bar", name: plain(name), x: ranks, y: amounts.map((bytes) => bytes / GB), marker: { color: HUES[place % HUES.length] },
+    text: amounts.map((bytes, rank) => plain(`rank ${rank}, ${name}: ${gib(bytes)}; ${data.ranks.layers[rank]} layers, ${data.ranks.inFlight[rank]} in flight`)),
+    hoverinfo: "text", textposition: "none",
+  }));
+  const shape = layout("pipeline rank", "memory, GB (1e9 bytes)", { barmode: "stack" });
+  return { traces, shape: { ...shape, ...limit(limitText) } };
+});
+
+addPlot("times", data.times.length, () => {
+  const names = [...new Set(data.times.flatMap((each) => each.parts.map(([name]) => name)))];
+  const traces = names.map((name, place) => {
+    const values = data.times.map((each) => Object.fromEntries(each.parts)[name] ?? 0);
+    return {
+      type: "bar", orientation: "h", name: plain(name), y: data.times.map((each) => plain(each.label)), x: values,
+      marker: { color: HUES[place % HUES.length], pattern: { shape: place < HUES.length ? "" : "/" } },
+      text: values.map((value) => plain(`${name}: ${value.toPrecision(3)} s`)), hoverinfo: "text", textposition: "none",
+    };
+  });
+  return { traces, shape: layout("seconds of a step", "", { barmode: "stack", yaxis: { autorange: "reversed" } }) };
+});
+
+addPlot("pipeline", data.pipeline, () => {
+  const traces = data.pipeline.kinds.map((kind, place) => ({
+    type: "bar", orientation: "h", name: kind.name, base: kind.start, x: kind.length, y: kind.rank,
+    marker: { color: HUES[place], line: { width: 0 } }, text: kind.text.map(plain), hoverinfo: "text+name", textposition: "none",
+  }));
+  const part = data.pipeline.shown < data.pipeline.of ? `, the first ${data.pipeline.shown} of ${data.pipeline.of} operations` : "";
+  return { traces, shape: layout(`seconds from the start of the step${part}`, "pipeline rank", { barmode: "overlay", bargap: 0.15, yaxis: { autorange: "reversed", dtick: data.pipeline.ranks > 16 ? 4 : 1 } }) };
+});
+
+addTable(document.querySelector("#ranking .table"), "Ranked strategies", [
+  { title: "#", numeric: true }, { title: "MFU", numeric: true, show: percent }, { title: "HFU", numeric: true, show: percent },
+  { title: "step, s", numeric: true, show: (value) => value.toPrecision(4) }, { title: "peak", numeric: true, show: gib },
+  { title: "PP", numeric: true }, { title: "EP", numeric: true }, { title: "DP", numeric: true }, { title: "TP", numeric: true },
+  { title: "microbatches", numeric: true }, { title: "sequences each", numeric: true }, { title: "schedule" }, { title: "checkpointing" },
+  { title: "ZeRO", numeric: true }, { title: "all-to-all" }, { title: "Pareto", show: (front) => (front ? "*" : "") },
+], data.ranking);
+addTable(document.querySelector("#rejected .table"), "Ruled out", [
+  { title: "constraint" }, { title: "strategies", numeric: true, show: (count) => count.toLocaleString("en-US") }, { title: "meaning", wrap: true },
+], data.rejected);
+
+drawAll();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+addEventListener("beforeprint", () => { document.documentElement.classList.add("printing"); drawAll(); });
+addEventListener("afterprint", () => { document.documentElement.classList.remove("printing"); drawAll(); });

@@ -1,0 +1,159 @@
+"""The search: ranked, on the front, counted, and with an answer where nothing fits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ciera_piper_core.models import catalogue
+from ciera_piper_core.planner.candidates import candidates
+from ciera_piper_core.planner.search import Plan, search
+from ciera_piper_core.planner.strategy import CHOICES, NUMBERS, Question
+from ciera_piper_core.planner.terminal import nothing_fits
+from ciera_piper_core.platforms import load_platform
+from tests.program import ROOT, environment
+
+
+@cache
+def plan_of(model: str, gpus: int, platform: str = "frontier") -> Plan:
+    return search(question_of(model, gpus, platform))
+
+
+def question_of(model: str, gpus: int, platform: str = "frontier", **settings: Any) -> Question:
+    return Question(catalogue.load(model), load_platform(platform), gpus, **settings)
+
+
+def test_all_that_is_ranked_fits_and_the_order_is_that_of_mfu() -> None:
+    plan = plan_of("mixtral-8x7b", 64)
+    assert len(plan) > 100
+    assert (np.diff(plan.estimates.mfu) <= 0).all()
+    assert (plan.estimates.peak_memory_bytes <= plan.question.platform.memory_bytes).all()
+    assert len(plan) + plan.rejected["memory"] == plan.evaluated
+
+
+def test_ties_are_broken_the_same_way_every_time() -> None:
+    plan = plan_of("mixtral-8x7b", 64)
+    keys = [
+        (
+            -plan.estimates.mfu[place],
+            plan.estimates.peak_memory_bytes[place],
+            *(int(getattr(plan.fitting, name)[place]) for name in (*NUMBERS, *CHOICES)),
+        )
+        for place in range(len(plan))
+    ]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(keys)
+    again = search(plan.question)
+    assert [again[place] for place in range(20)] == [plan[place] for place in range(20)]
+
+
+def test_the_front_is_what_no_other_strategy_beats_in_both() -> None:
+    plan = plan_of("mixtral-8x7b", 64)
+    mfu, memory = plan.estimates.mfu, plan.estimates.peak_memory_bytes
+    for place in range(len(plan)):
+        beaten = (
+            (mfu >= mfu[place]) & (memory <= memory[place]) & ((mfu > mfu[place]) | (memory < memory[place]))
+        ).any()
+        twin = ((mfu == mfu[place]) & (memory == memory[place]))[:place].any()
+        assert plan.pareto[place] == (not beaten and not twin)
+    assert plan.pareto[0]
+
+
+def test_every_candidate_is_in_the_plan_or_in_a_count() -> None:
+    plan = plan_of("olmoe-1b-7b", 16)
+    _, before = candidates(plan.question, plan.estimator.kinds)
+    for name, count in before.items():
+        assert plan.rejected[name] == count
+
+
+@pytest.mark.parametrize("gpus", [1, 7, 127])
+def test_what_does_not_fit_has_a_nearest_miss(gpus: int) -> None:
+    plan = plan_of("deepseek-v3", gpus)
+    assert len(plan) == 0
+    assert plan.rejected["memory"] == plan.evaluated > 0
+    miss = plan.nearest_miss
+    assert miss is not None
+    assert miss.dominant == "state of routed experts"
+    assert miss.over_bytes == miss.peak_memory_bytes - 64_000_000_000 > 0
+    assert miss.peak_memory_bytes == int(
+        np.ceil(plan.estimator.peaks(candidates(plan.question, plan.estimator.kinds)[0]).min())
+    )
+
+
+def test_one_gpu_is_enough_for_a_small_model() -> None:
+    plan = plan_of("olmoe-1b-7b", 1, "dgx-h200")
+    assert len(plan) > 0
+    assert plan[0].strategy.gpus == 1
+
+
+def test_a_plan_without_candidates_says_why() -> None:
+    plan = search(question_of("olmoe-1b-7b", 8, only={"pp": (5,)}))
+    assert (len(plan), plan.evaluated, plan.nearest_miss) == (0, 0, None)
+    assert set(plan.rejected) == {"gpus"}
+    with pytest.raises(IndexError, match="there is no number 0"):
+        plan[0]
+
+
+def test_sequences_that_fit_no_memory() -> None:
+    plan = search(question_of("olmoe-1b-7b", 8, sequence=1 << 24, only={"checkpointing": ("none",)}))
+    assert len(plan) == 0
+    assert plan.nearest_miss is not None
+    assert "sequences" in plan.nearest_miss.advice
+
+
+def test_less_memory_never_gives_more_strategies() -> None:
+    question = question_of("mixtral-8x7b", 64)
+    small = search(replace(question, platform=replace(question.platform, memory_bytes=40_000_000_000)))
+    whole = plan_of("mixtral-8x7b", 64)
+    assert 0 < len(small) < len(whole)
+    assert small[0].mfu <= whole[0].mfu
+
+
+def test_a_prediction_above_the_peak_is_never_ranked() -> None:
+    question = question_of("mixtral-8x7b", 64)
+    slow = replace(question.platform, peak_flops={**question.platform.peak_flops, "bfloat16": 20e12})
+    plan = search(replace(question, platform=slow))
+    whole = plan_of("mixtral-8x7b", 64)
+    assert (plan.estimates.hfu <= 1).all()
+    assert plan.rejected["peak"] == len(whole) - len(plan) > 0
+    none = search(replace(question, platform=replace(slow, peak_flops={"bfloat16": 1e9})))
+    assert (len(none), none.nearest_miss) == (0, None)
+    assert "another constraint" in nothing_fits(none, None)
+
+
+def test_the_full_search_is_small() -> None:
+    code = (
+        "import resource\nfrom ciera_piper_core.models import catalogue\n"
+        "from ciera_piper_core.planner.search import search\nfrom ciera_piper_core.planner.strategy import Question\n"
+        "from ciera_piper_core.platforms import load_platform\n"
+        "for model in ('deepseek-v3', 'kimi-k2'):\n"
+        "    assert len(search(Question(catalogue.load(model), load_platform('frontier'), 4096)))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 2**30
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("model", ["deepseek-v3", "kimi-k2"])
+def test_the_full_search_is_quick(model: str) -> None:
+    question = question_of(model, 4096)
+    durations, computed = [], []
+    for _ in range(5):
+        start, start_cpu = time.perf_counter(), time.process_time()
+        plan = search(question)
+        durations.append(time.perf_counter() - start)
+        computed.append(time.process_time() - start_cpu)
+    assert len(plan) > 0
+    assert min(durations) < 2
+    # Time of one core, which other processes do not lengthen as they do the clock's.
+    assert plan.evaluated / min(computed) > 100_000

@@ -1,0 +1,53 @@
+"""A plan as text: every number with its unit, every rejection with its meaning."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ciera_piper_core.models import catalogue
+from ciera_piper_core.planner import terminal
+from ciera_piper_core.planner.candidates import CONSTRAINTS
+from ciera_piper_core.planner.search import Plan, search
+from ciera_piper_core.planner.strategy import Question
+from ciera_piper_core.platforms import load_platform
+
+
+@cache
+def plan_of(model: str, gpus: int) -> Plan:
+    return search(Question(catalogue.load(model), load_platform("frontier"), gpus))
+
+
+def test_the_heading_says_what_was_asked_and_what_mfu_means() -> None:
+    text = "\n".join(terminal.heading(plan_of("mixtral-8x7b", 32)))
+    for part in (
+        "mixtral-8x7b (46.70 B parameters, 12.88 B active) on 32 x AMD MI250X GCD",
+        "64.00 GB (59.60 GiB) each",
+        "128 sequences a step over all GPUs (4 for each GPU of the job, the default)",
+        "MFU: causal convention",
+        "191.5 TFLOP/s a GPU",
+        "measured on this platform: nothing",
+    ):
+        assert part in text, part
+
+
+def test_the_ranking_has_a_row_for_each_strategy() -> None:
+    plan = plan_of("mixtral-8x7b", 32)
+    lines = terminal.ranking(plan, 5).splitlines()
+    assert [line.split()[0] for line in lines[2:7]] == ["1", "2", "3", "4", "5"]
+    assert lines[2].rstrip().endswith("*")
+    assert lines[-1].startswith(f"{len(plan)} of {plan.evaluated} estimated strategies fit")
+
+
+def test_rejections_say_what_they_mean() -> None:
+    plan = plan_of("mixtral-8x7b", 32)
+    text = terminal.rejections(plan)
+    for name, count in plan.rejected.items():
+        assert f"{count:,}" in text
+        assert CONSTRAINTS[name] in text
+
+
+def test_nothing_fits_names_component_and_remedy() -> None:
+    text = terminal.nothing_fits(plan_of("deepseek-v3", 1), 224)
+    for part in ("on 1 GPU of frontier", "Nearest: PP 1", "too much", "state of routed experts", "would do: 224"):
+        assert part in text
+    assert "No number of GPUs up to the platform's 78848" in terminal.nothing_fits(plan_of("deepseek-v3", 1), None)
