@@ -11,8 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from bench import __version__
+from bench.breakdown_command import breakdown
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, BenchError, UsageError
+from bench.gate_command import gate
+from bench.history_command import history
+from bench.import_command import import_results
+from bench.noise_command import noise
+from bench.profile_command import profile
 from bench.store_commands import JsonFlag, StoreOption, db_app
+from bench.submit_command import submit
 
 app = typer.Typer(
     name="bench",
@@ -230,6 +237,11 @@ def report(
 def _print_json(value: Any) -> None:
     json.dump(value, sys.stdout, indent=2)
     print()
+
+
+for verb in (gate, noise, history, profile, breakdown, submit):
+    app.command()(verb)
+app.command("import")(import_results)
 
 
 def _add_commands_of_other_packages() -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.console import describe, format_duration
 from bench.store_commands import JsonFlag, StoreOption, default_store_path
 
 if TYPE_CHECKING:
@@ -116,9 +115,13 @@ class ProfileConsole:
     """Says on standard error what is profiled, and how it ended."""
 
     def case_started(self, number: int, of: int, job: Job) -> None:
+        from bench.console import describe
+
         _say(f"{number}/{of}: {job.suite_name} {describe(job)}")
 
     def case_ended(self, profile: CaseProfile, seconds: float) -> None:
+        from bench.console import format_duration
+
         cause = f": {profile.reason}" if profile.reason else ""
         _say(f"  {profile.status} in {format_duration(seconds)}{cause}")
         for remark in profile.remarks:

@@ -305,7 +305,7 @@ def definition_list(suites: Iterable[SuiteResults]) -> Markup:
                 "tr",
                 element("th", ", ".join(names), scope="row"),
                 element("td", unit_sign(column.unit) or column.unit),
-                element("td", f"{column.better} is better"),
+                element("td", "direction unknown" if column.better == "unknown" else f"{column.better} is better"),
                 element("td", text),
                 element("td", element("code", identifier)),
             )

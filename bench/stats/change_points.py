@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from bench.errors import UsageError
+from bench.stats.drift import is_drift
 from bench.stats.segmentation import LEAST_INNER, LEAST_LAST, RESOLUTION, bound_outliers, candidate_splits
 
 if TYPE_CHECKING:
@@ -43,17 +44,11 @@ COMMON_DEGREES = 16.0
 """Weight, in points, of the whole series in the variance of the two levels that are compared."""
 PRIOR_DEGREES = 8.0
 """Weight, in points, of the common variance in that of either level: few points tell little about noise."""
-STEP_MARGIN = 3.0
-"""How much a step must explain beyond a straight line: n times the logarithm of the ratio of their squared errors."""
-SLOPE_OF_EACH, SLOPE_OF_BOTH = 0.5, 1.5
-"""Deviates of the slopes within either level and within both, beyond which a step may be a drift."""
 LOCATION_RISE = 5.94
 """Rise of the squared error, in variances, within which the true first point lies in 90 % of cases: the limit law of
 the likelihood ratio, (1 - exp(-x / 2)) squared (Yao, Annals of Statistics 15, 1987)."""
 MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean, for normal noise."""
-TINY = 1e-300
-"""Stands for zero in logarithms."""
 
 
 @dataclass(frozen=True)
@@ -272,10 +267,10 @@ def _tests(one: _Series, splits: list[int]) -> list[_Test]:
         error = math.sqrt(variance * _inflation(residual[begin:end]))
         difference = levels[number + 1] - levels[number]
         p_value = _p_value(abs(difference) / error, degrees, one.points)
-        is_drift = _is_drift(x[begin:end], w[begin:end], split - begin, residual[begin:end])
+        drifts = is_drift(x[begin:end], w[begin:end], split - begin, residual[begin:end])
         # The first points of a large step are bounded as outliers are, so sizes are told by medians of all points.
         before, after = float(np.median(one.raw[begin:split])), float(np.median(one.raw[split:end]))
-        found.append(_Test(before, after, error, p_value, degrees, is_drift))
+        found.append(_Test(before, after, error, p_value, degrees, drifts))
     return found
 
 
@@ -287,38 +282,6 @@ def _inflation(residual: Array) -> float:
     alike = float(residual[1:] @ residual[:-1]) / square - 1 / math.sqrt(len(residual))
     alike = min(max(alike, 0.0), 0.9)
     return (1 + alike) / (1 - alike)
-
-
-def _is_drift(x: Array, w: Array, left: int, residual: Array) -> bool:
-    """Whether the points rise or fall all along, rather than once.
-
-    Then the levels on both sides slope the way of the step, together by more than chance, and a straight line explains
-    the points about as well as the step, which may choose its place, does.
-    """
-    error = max(float(w @ (residual * residual)), TINY)
-    way = 1.0 if float(x[left:].mean()) > float(x[:left].mean()) else -1.0
-    slopes, spreads = [], []
-    for side in (slice(0, left), slice(left, None)):
-        place = np.arange(len(x[side]), dtype=float)
-        place -= float(w[side] @ place) / float(w[side].sum())
-        slopes.append(way * float((w[side] * place) @ residual[side]))
-        spreads.append(float((w[side] * place) @ place))
-    unit = error / (len(x) - 2)
-    each = [slope / math.sqrt(spread * unit) for slope, spread in zip(slopes, spreads, strict=True)]
-    both = sum(slopes) / math.sqrt(sum(spreads) * unit)
-    gain = len(x) * math.log(max(_line_error(x, w), TINY) / error)
-    return min(each) > SLOPE_OF_EACH and both > SLOPE_OF_BOTH and gain < STEP_MARGIN
-
-
-def _line_error(x: Array, w: Array) -> float:
-    """Squared error of a straight line instead of a step, which as well takes two numbers."""
-    place = np.arange(len(x), dtype=float)
-    total = float(w.sum())
-    place -= float(w @ place) / total
-    centred = x - float(w @ x) / total
-    slope = float((w * place) @ centred) / float((w * place) @ place)
-    rest = centred - slope * place
-    return float(w @ (rest * rest))
 
 
 def _p_value(deviate: float, degrees: float, points: int) -> float:

@@ -13,7 +13,10 @@ from tests.program import ROOT, bench, environment
 if TYPE_CHECKING:
     from pathlib import Path
 
-VERBS = ("doctor", "list", "run", "characterize", "report", "db")
+VERBS = (
+    *("doctor", "list", "run", "characterize", "report", "db", "gate", "noise", "history"),
+    *("profile", "breakdown", "submit", "import"),
+)
 HEAVY = ("torch", "numpy", "pandas", "duckdb", "plotly", "scipy", "pydantic")
 
 
