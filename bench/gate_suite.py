@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.definitions import Definition, define
 from bench.errors import unknown_name
+from bench.stats.proof_scenarios import HISTORY_METHODS, HISTORY_SCENARIOS, PAIR_METHODS, PAIR_SCENARIOS, metrics_of
 from bench.suite import PRESETS, Axis, Case, Metric, Suite, Workload
 
 if TYPE_CHECKING:
@@ -166,14 +167,14 @@ class GateSuite(Suite):
         scenario = case["scenario"]
         if scenario == TIMED:
             names: Sequence[str] = ("gate_seconds",)
-        elif scenario in _history_scenarios():
-            names = _history().metrics_of(scenario)
+        elif scenario in HISTORY_SCENARIOS:
+            names = metrics_of(scenario)
         else:
             names = ("detection_rate",) if case["effect"] else ("false_alarm_rate",)
         return tuple(metric for metric in self.metrics if metric.name in names)
 
     def skip_reason(self, case: Case, site: Site) -> str | None:
-        if case["scenario"] in _history_scenarios():
+        if case["scenario"] in HISTORY_SCENARIOS:
             return _history().missing_method(case["method"]) or None
         from bench.stats.proof_pairs import unavailable
 
@@ -223,7 +224,7 @@ class _Counted(Workload):
     def __init__(self, case: Case, context: Context) -> None:
         self._case = case
         self._seed = context.site.seed
-        self._is_history = case["scenario"] in _history_scenarios()
+        self._is_history = case["scenario"] in HISTORY_SCENARIOS
         self._results = self._count(int(case["trials"]), context)
         self._few = min(int(case["trials"]), FEW_TRIALS)
         self._first = self._count(self._few, context)
@@ -262,10 +263,6 @@ def _history() -> Any:
     return proof_history
 
 
-def _history_scenarios() -> list[str]:
-    return list(_history().SCENARIOS)
-
-
 def _values_by_axis(points: Sequence[Point]) -> dict[str, list[Value]]:
     return {name: list(dict.fromkeys(column)) for name, column in zip(_AXES, zip(*points, strict=True), strict=True)}
 
@@ -276,24 +273,22 @@ def _points(preset: str) -> list[Point]:
 
 def _history_points(preset: str) -> list[Point]:
     """Every method on steady noise, on steps of 5 and 3 % and on several of them; ours on other noise as well."""
-    history, points = _history(), []
+    points: list[Point] = []
     many, few = _SERIES[preset]
-    for scenario in history.SCENARIOS:
-        if "false_alarm_rate" not in history.metrics_of(scenario):
+    for scenario in HISTORY_SCENARIOS:
+        if "false_alarm_rate" not in metrics_of(scenario):
             for effect in (0.05, 0.03):
-                points += [(scenario, method, effect, _CV, 1, 1, few) for method in history.METHODS]
+                points += [(scenario, method, effect, _CV, 1, 1, few) for method in HISTORY_METHODS]
             continue
-        plain = scenario == history.SCENARIOS[0]
+        plain = scenario == HISTORY_SCENARIOS[0]
         points.append((scenario, "ours", 0.0, _CV, 1, 1, many if plain else few))
         if plain:
-            points += [(scenario, method, 0.0, _CV, 1, 1, few) for method in history.METHODS if method != "ours"]
+            points += [(scenario, method, 0.0, _CV, 1, 1, few) for method in HISTORY_METHODS if method != "ours"]
     return points
 
 
 def _require_known(scenarios: Sequence[Value]) -> None:
-    from bench.stats.proof_pairs import SCENARIOS
-
-    known = [*SCENARIOS, *_history_scenarios(), TIMED]
+    known = [*PAIR_SCENARIOS, *HISTORY_SCENARIOS, TIMED]
     for scenario in scenarios:
         if scenario not in known:
             raise unknown_name("scenario", str(scenario), known)
@@ -301,9 +296,7 @@ def _require_known(scenarios: Sequence[Value]) -> None:
 
 def _makes_sense(case: Case) -> bool:
     """Whether the method is one of the scenario's; what is left of an override that suits only some points."""
-    from bench.stats.proof_pairs import METHODS
-
     if case["scenario"] == TIMED:
         return bool(case["method"] == "ours")
-    known = _history().METHODS if case["scenario"] in _history_scenarios() else METHODS
+    known = HISTORY_METHODS if case["scenario"] in HISTORY_SCENARIOS else PAIR_METHODS
     return case["method"] in known

@@ -78,15 +78,16 @@ class PlannerSuite(Suite):
     }
 
     def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterator[Case]:
-        # The platforms' package needs numpy, which a mere list of suites must not load.
-        from ciera_piper_core.platforms import load_platform
+        if "platform" in overrides:
+            # The platforms' package needs numpy, which a mere list of suites must not load.
+            from ciera_piper_core.platforms import load_platform
 
-        for case in super().cases(preset, overrides):
-            try:
-                load_platform(case["platform"])
-            except ValueError as error:
-                raise UsageError(str(error)) from None
-            yield case
+            for platform in overrides["platform"]:
+                try:
+                    load_platform(str(platform))
+                except ValueError as error:
+                    raise UsageError(str(error)) from None
+        yield from super().cases(preset, overrides)
 
     def skip_reason(self, case: Case, site: Site) -> str | None:
         from ciera_piper_core.platforms import load_platform

@@ -36,7 +36,6 @@ IMPORT_NAMES = {
     "zstandard": "zstandard",
     "blosc2": "blosc2",
     "asv": "asv",
-    "apache-otava": "otava",
     "pyyaml": "yaml",
     "markdown-it-py": "markdown_it",
     "pytest": "pytest",

@@ -9,19 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.errors import unknown_name
+from bench.stats.proof_scenarios import ANNOTATED, HISTORY_SCENARIOS, STEPS, UNCHANGED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
-
-UNCHANGED = ("steady", "spikes", "drift", "heteroscedastic", "bimodal", "autocorrelated", "gaps", "unequal")
-"""Scenarios without a change point: what is found in them is a false alarm. They do not use ``effect``."""
-STEPS = ("step", "step_spikes", "step_gaps")
-"""One step of ``effect`` after ``STEP_AT`` points."""
-ANNOTATED = ("several", "several_messy")
-"""One to four steps a series, of half to twice ``effect``, up or down."""
-SCENARIOS = (*UNCHANGED, *STEPS, *ANNOTATED)
 
 LAST_LOOK = 60
 """Points of a series without a change."""
@@ -65,7 +58,7 @@ def make_histories(scenario: str, effect: float, cv: float, seed: int, series: i
     """The series of a scenario, around 100, with lognormal noise.
 
     Args:
-        scenario: of ``SCENARIOS``.
+        scenario: of ``HISTORY_SCENARIOS``.
         effect: size of the steps, 0.05 for 5 %.
         cv: standard deviation of the noise over its mean.
         seed: of everything that is random.
@@ -74,8 +67,8 @@ def make_histories(scenario: str, effect: float, cv: float, seed: int, series: i
     Raises:
         UsageError: no such scenario.
     """
-    if scenario not in SCENARIOS:
-        raise unknown_name("scenario", scenario, list(SCENARIOS))
+    if scenario not in HISTORY_SCENARIOS:
+        raise unknown_name("scenario", scenario, list(HISTORY_SCENARIOS))
     rng = np.random.default_rng([seed, *scenario.encode()])
     kind = scenario.partition("_")[2] if scenario in (*STEPS, *ANNOTATED) else scenario
     points = LAST_LOOK if scenario in UNCHANGED else STEP_AT + NEW_POINTS if scenario in STEPS else ANNOTATED_POINTS

@@ -9,22 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bench.errors import BenchError, unknown_name
 from bench.stats.change_points import find_changes
-from bench.stats.made_up_histories import (
-    ANNOTATED,
-    LAST_LOOK,
-    NEW_POINTS,
-    SCENARIOS,
-    STEP_AT,
-    STEPS,
-    UNCHANGED,
-    Histories,
-    make_histories,
+from bench.stats.made_up_histories import LAST_LOOK, NEW_POINTS, STEP_AT, Histories, make_histories
+from bench.stats.proof_scenarios import (
+    HISTORY_METHODS,
+    metrics_of,
 )
 
 if TYPE_CHECKING:
@@ -32,8 +26,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-Method = Literal["ours", "otava", "otava_tuned", "two_sample_scan"]
-METHODS: tuple[Method, ...] = get_args(Method)
 FIRST_LOOK = 20
 FOUND_WITHIN = 20
 """New points within which a step counts as found in ``detection_rate``."""
@@ -54,21 +46,6 @@ Detector = Callable[[Histories, int], list[list[int]]]
 """Gives, for the points before a look, the places of the changes of each series."""
 
 
-def metrics_of(scenario: str) -> tuple[str, ...]:
-    """The metrics that a scenario yields.
-
-    Raises:
-        UsageError: no such scenario.
-    """
-    if scenario in UNCHANGED:
-        return ("false_alarm_rate",)
-    if scenario in STEPS:
-        return ("detection_rate", "detection_delay_points", "location_rate")
-    if scenario in ANNOTATED:
-        return ("location_f1",)
-    raise unknown_name("scenario", scenario, list(SCENARIOS))
-
-
 def missing_method(method: str) -> str:
     """Why a method cannot run here, or nothing."""
     if not method.startswith("otava"):
@@ -82,8 +59,8 @@ def history_results(scenario: str, method: str, effect: float, cv: float, seed: 
     """What a method finds in the series of a scenario.
 
     Args:
-        scenario: of ``SCENARIOS``.
-        method: of ``METHODS``.
+        scenario: of ``HISTORY_SCENARIOS``.
+        method: of ``HISTORY_METHODS``.
         effect: size of the steps, 0.05 for 5 %.
         cv: standard deviation of the noise over its mean.
         seed: same seed, same series, for every method.
@@ -101,8 +78,8 @@ def history_results(scenario: str, method: str, effect: float, cv: float, seed: 
         BenchError: the method's package is not installed.
     """
     (name, *_) = metrics_of(scenario)
-    if method not in METHODS:
-        raise unknown_name("method", method, list(METHODS))
+    if method not in HISTORY_METHODS:
+        raise unknown_name("method", method, list(HISTORY_METHODS))
     if reason := missing_method(method):
         raise BenchError(reason)
     detect = DETECTORS[method]

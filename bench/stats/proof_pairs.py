@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bench.errors import UsageError, unknown_name
 from bench.stats.judgement import Criteria, confirm, judge
 from bench.stats.pairs import Pair, Samples
-from bench.stats.proof_noise import Design, Source, mixed_kinds, plain_kinds
+from bench.stats.proof_noise import Source, mixed_kinds, plain_kinds
+from bench.stats.proof_scenarios import PAIR_SCENARIOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,40 +33,6 @@ SIGNIFICANCE = 0.01
 ASV_FACTOR = 1.1
 """asv's own default: less than a tenth is no change to it."""
 GOOGLE_ALPHA = 0.05
-
-
-@dataclass(frozen=True)
-class PairScenario:
-    """How the samples of a gate come about.
-
-    Attributes:
-        design: how they are taken (``bench.stats.proof_noise.Source``).
-        mixed: a fifth each of the cases drift, are autocorrelated, are bimodal.
-        processes_differ: each process has a speed of its own.
-        floor: the gate knows the noise floor, from ``AA_RUNS`` runs before.
-        text: all that in a sentence.
-    """
-
-    design: Design
-    mixed: bool
-    processes_differ: bool
-    floor: bool
-    text: str
-
-
-SCENARIOS: dict[str, PairScenario] = {
-    "aa_interleaved": PairScenario("interleaved", True, False, False, "nothing changed; samples A B B A"),
-    "aa_rounds": PairScenario("rounds", True, True, False, "nothing changed; two runs of five rounds each"),
-    "aa_runs": PairScenario("runs", True, True, True, "nothing changed; two runs of one process each, noise measured"),
-    "aa_runs_no_floor": PairScenario("runs", True, True, False, "the same, but the gate knows no noise floor"),
-    "slowdown_interleaved": PairScenario("interleaved", False, False, False, "one case slower; samples A B B A"),
-    "slowdown_mixed": PairScenario("interleaved", True, False, False, "one case of mixed noise slower; A B B A"),
-    "slowdown_rounds": PairScenario("rounds", False, True, False, "one case slower; two runs of five rounds each"),
-    "slowdown_runs": PairScenario("runs", False, False, False, "one case slower; two runs of one process each"),
-}
-
-Method = Literal["ours", "ours_unconfirmed", "asv", "asv_same_threshold", "google_benchmark"]
-METHODS: tuple[Method, ...] = ("ours", "ours_unconfirmed", "asv", "asv_same_threshold", "google_benchmark")
 
 
 @dataclass(frozen=True)
@@ -130,13 +97,13 @@ def flagged_cases(
     scenario: str, method: str, effect: float, cv: float, samples: int, cases: int, trial: int, seed: int
 ) -> NDArray[np.bool_]:
     """Which cases a gate reports as regressions in one trial, shape ``(cases,)``; the same for the same arguments."""
-    if scenario not in SCENARIOS:
-        raise unknown_name("scenario", scenario, list(SCENARIOS))
+    if scenario not in PAIR_SCENARIOS:
+        raise unknown_name("scenario", scenario, list(PAIR_SCENARIOS))
     if method not in _RULES:
         raise unknown_name("method", method, list(_RULES))
     if missing := unavailable(method):
         raise UsageError(missing)
-    setting = SCENARIOS[scenario]
+    setting = PAIR_SCENARIOS[scenario]
     if setting.mixed and cases < LEAST_MIXED:
         raise UsageError(f"{scenario} mixes kinds of noise, so it needs at least {LEAST_MIXED} cases, not {cases}")
     kinds = mixed_kinds(cases) if setting.mixed else plain_kinds(cases)

@@ -7,17 +7,15 @@ import pytest
 
 from bench.errors import UsageError
 from bench.stats.made_up_histories import (
-    ANNOTATED,
     ANNOTATED_POINTS,
     LEAST_DISTANCE,
-    SCENARIOS,
     STEP_AT,
-    UNCHANGED,
     make_histories,
 )
+from bench.stats.proof_scenarios import ANNOTATED, HISTORY_SCENARIOS, UNCHANGED
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", HISTORY_SCENARIOS)
 def test_a_seed_makes_the_same_series(scenario: str) -> None:
     one, same, other = (make_histories(scenario, 0.05, 0.02, seed, 6) for seed in (1, 1, 2))
     assert np.array_equal(one.values, same.values, equal_nan=True)

@@ -10,7 +10,8 @@ import pytest
 from bench.errors import BenchError, UsageError
 from bench.stats import proof_history
 from bench.stats.made_up_histories import Histories
-from bench.stats.proof_history import METHODS, SCENARIOS, history_results, metrics_of, missing_method
+from bench.stats.proof_history import history_results, missing_method
+from bench.stats.proof_scenarios import HISTORY_METHODS, HISTORY_SCENARIOS, metrics_of
 
 
 def known(method: str) -> str:
@@ -19,15 +20,15 @@ def known(method: str) -> str:
     return method
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("method", HISTORY_METHODS)
+@pytest.mark.parametrize("scenario", HISTORY_SCENARIOS)
 def test_every_scenario_yields_its_metrics(scenario: str, method: str) -> None:
     found = history_results(scenario, known(method), 0.1, 0.02, 0, 3)
     assert tuple(found) == metrics_of(scenario)
     assert all(math.isfinite(value) and value >= 0 for value in found.values())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", HISTORY_METHODS)
 def test_a_large_step_is_found_soon_by_all(method: str) -> None:
     found = history_results("step", known(method), 0.2, 0.02, 0, 20)
     assert found["detection_rate"] == 1

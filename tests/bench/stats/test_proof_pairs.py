@@ -9,7 +9,8 @@ import pytest
 
 from bench.errors import UsageError
 from bench.stats import proof_pairs
-from bench.stats.proof_pairs import SCENARIOS, flagged_cases, many_pairs, pair_results, slow_case, unavailable
+from bench.stats.proof_pairs import flagged_cases, many_pairs, pair_results, slow_case, unavailable
+from bench.stats.proof_scenarios import PAIR_SCENARIOS
 
 needs_asv = pytest.mark.skipif(importlib.util.find_spec("asv") is None, reason="asv is not installed")
 
@@ -88,4 +89,4 @@ def test_many_pairs_are_as_many() -> None:
     pairs = many_pairs(30, 12, 0.02, 0)
     assert len(pairs) == 30
     assert {pair.candidate.values.size for pair in pairs} == {12}
-    assert all(scenario.text for scenario in SCENARIOS.values())
+    assert all(scenario.text for scenario in PAIR_SCENARIOS.values())
