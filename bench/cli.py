@@ -146,6 +146,9 @@ def run(
     max_time: MaxTimeOption = None,
     rounds: RoundsOption = None,
     timeout: TimeoutOption = None,
+    ranges: Annotated[
+        bool, typer.Option("--ranges", help="Add a row for each range that the measured code marks.")
+    ] = False,
     resume: ResumeOption = None,
     json_to: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write rows as JSON lines; - for standard output.")
@@ -170,6 +173,7 @@ def run(
         max_time_s=max_time,
         rounds=rounds,
         timeout_s=timeout,
+        ranges=ranges,
         resume=resume,
         store=store,
     )
