@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench.launch.channel import Channel, ChannelClosedError, Message
 from bench.launch.diagnosis import one_line
@@ -47,12 +47,26 @@ def _serve(channel: Channel, progress: Progress) -> None:
             return
         try:
             rows = _measure(message, suites, context, progress)
+        except SystemExit as ending:
+            _leave_at_once(ending)
         except Exception as error:
             # The group is in an unknown state now: report, and wait to be ended.
             text = {"error": one_line(error), "traceback": traceback.format_exc()}
             channel.send({"type": "error", **text, **_position(progress)})
             continue
         channel.send({"type": "done", "rows": rows if context.site.rank == 0 else []})
+
+
+def _leave_at_once(ending: SystemExit) -> NoReturn:
+    """End as a suite asked for, but before the interpreter tidies up: that may take longer than peers need to fail.
+
+    They fail because this rank is gone, and the supervisor tells cause from consequence by who ended first.
+    """
+    if isinstance(ending.code, str):
+        print(ending.code, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ending.code if isinstance(ending.code, int) else int(ending.code is not None))
 
 
 def _messages(channel: Channel) -> Any:
