@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bench.errors import UsageError
+from bench.errors import BenchError, UsageError
 from bench.store_commands import JsonFlag  # noqa: TC001  # typer reads the annotations when it runs
 
 TRACE_NAMES = ("*.json", "*.json.gz")
@@ -34,7 +34,14 @@ def breakdown(
     from bench.trace.html import write_html
     from bench.trace.overview import Overview
 
-    overview = Overview.of(break_down_files(trace_files(traces)))
+    ranks = break_down_files(trace_files(traces))
+    if not any(rank.whole.duration_us for rank in ranks):
+        names = ", ".join(dict.fromkeys(rank.source for rank in ranks)) or "the merged trace"
+        raise BenchError(
+            f"{names}: nothing to break down: neither kernels nor ops with a duration; profile with"
+            " torch.profiler's activities, and `bench profile SUITE` does"
+        )
+    overview = Overview.of(ranks)
     if html is not None:
         written = write_html(html, overview)
         print(f"page: {written}", file=sys.stderr if as_json else sys.stdout)

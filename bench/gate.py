@@ -101,12 +101,11 @@ def judge_sides(sides: GateSides, frame: Frame) -> GateResult:
     first = _judge_all(firsts, sides, frame)
     second = _confirming(again, first, sides, frame)
     today = frame.today
-    comparisons = [
-        _waived(
-            _few_turns(_comparison(match, settings, first.get(_key(match)), second, frame), match, sides), policy, today
-        )
-        for match, settings in judged
-    ]
+    comparisons = []
+    for match, settings in judged:
+        found = _comparison(match, settings, first.get(_key(match)), second, frame)
+        found = _direction_kept(_few_turns(found, match, sides), match, settings)
+        comparisons.append(_waived(found, policy, today))
     comparisons += _required_but_absent(policy, comparisons)
     comparisons.sort(key=lambda comparison: SEVERITY.index(comparison.verdict))
     return GateResult(
@@ -260,6 +259,19 @@ def _few_turns(comparison: Comparison, match: Match, sides: GateSides) -> Compar
     return replace(comparison, verdict="inconclusive", reason_code="too_few_turns", message=message)
 
 
+def _direction_kept(comparison: Comparison, match: Match, settings: Settings) -> Comparison:
+    """Where the rows contradict each other on what is better, only the policy can say whether a change is one."""
+    if not match.direction_changed or settings.better or comparison.verdict == "failed":
+        return comparison
+    message = (
+        "some rows say lower is better, others higher: give the metric a new definition or method version where its"
+        " meaning changed, or state `better` in a rule of the policy"
+    )
+    return replace(
+        comparison, verdict="inconclusive", reason_code="direction_changed", message=message, samples_to_settle=None
+    )
+
+
 def _not_drowned(comparison: Comparison, policy: Policy) -> Comparison:
     """A pass below a floor that hides everything is none."""
     floor = comparison.noise_floor or 0.0
@@ -281,12 +293,13 @@ def _filled(comparison: Comparison, judgement: Judgement) -> Comparison:
         message=judgement.message,
         effect=_finite(judgement.effect),
         change=_finite(judgement.change),
-        interval=judgement.interval if any(map(math.isfinite, judgement.interval)) else None,
+        interval=judgement.interval if all(map(math.isfinite, judgement.interval)) else None,
         p_value=judgement.p_value,
         adjusted_p_value=judgement.adjusted_p_value,
         minimum_detectable_effect=_finite(judgement.minimum_detectable_effect),
         samples_to_settle=judgement.samples_to_settle,
         counted_in=judgement.counted_in,
+        by_turns=judgement.by_turns,
         threshold=judgement.threshold,
         noise_floor=judgement.criteria.noise_floor or None,
         baseline_value=_or(_finite(judgement.baseline_median), comparison.baseline_value),
@@ -356,11 +369,12 @@ def _expired(policy: Policy, today: date) -> list[str]:
 
 
 def _unused(policy: Policy, matches: Sequence[Match]) -> list[str]:
-    """The policy's entries that are for nothing here: a slip of the pen, or a suite that was not measured."""
+    """The policy's entries that look like slips of the pen: for a suite that is here, or nearly so called."""
+    suites = {found.series.suite for found in matches}
     unused = [
         f"{name} ({match})"
         for name, match in policy.entries()
-        if not any(match.covers(*_place(found)) for found in matches)
+        if match.means_one_of(suites) and not any(match.covers(*_place(found)) for found in matches)
     ]
     return [f"{policy.source}: these entries match nothing here: {'; '.join(unused)}"] if unused else []
 

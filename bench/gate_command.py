@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.errors import BenchError, UsageError
+from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, UsageError, unknown_name
 from bench.store_commands import StoreOption, default_store_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from bench.gate import Frame
     from bench.gate_result import GateResult
@@ -40,7 +38,7 @@ class GateOptions:
 
     suites: tuple[str, ...] = ()
     baseline: str = ""
-    candidate: str = ""
+    candidate: str | None = None
     policy: Path | None = None
     across_machines: bool = False
     interleave: bool = False
@@ -61,13 +59,13 @@ def gate(
         str, typer.Option("--baseline", metavar="RUN|REF|FILE", help="What the candidate is held against.")
     ] = "",
     candidate: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--candidate",
             metavar="RUN|REF|FILE",
             help="What is judged: latest if left out; with --interleave the working tree.",
         ),
-    ] = "",
+    ] = None,
     policy: Annotated[
         Path | None,
         typer.Option("--policy", metavar="FILE", help="Thresholds and waivers.", show_default=f"{DEFAULT_POLICY}"),
@@ -153,15 +151,19 @@ def gate_and_show(options: GateOptions) -> int:
     """
     _refuse_contradictions(options)
     policy = read_policy_in_force(options.policy)
+    from bench.gate_output.files import refuse_unwritable, to_stdout, write_outputs
+
+    refuse_unwritable(options.outputs)
     result = _interleaved(options, policy) if options.interleave else _stored(options, policy)
-    to_stdout = [name for name, target in options.outputs if target == "-"]
-    for name, target in options.outputs:
-        _write(name, target, result)
+    troubles = write_outputs(options.outputs, result)
     from bench.gate_output.terminal import print_result
 
     # Standard output holds one thing: what was asked for there, else the table.
-    print_result(result, sys.stderr if to_stdout else None)
-    return result.exit_code
+    print_result(result, sys.stderr if to_stdout(options.outputs) else None)
+    for trouble in troubles:
+        print(f"bench: {trouble}", file=sys.stderr)
+    # A verdict is worth more than a file: only what would have been 0 is lost with one.
+    return result.exit_code or (EXIT_NOT_MEASURED if troubles else EXIT_OK)
 
 
 def read_policy_in_force(path: Path | None) -> Policy:
@@ -196,8 +198,10 @@ def parse_budget(text: str) -> float:
 
 
 def _refuse_contradictions(options: GateOptions) -> None:
-    if not options.baseline:
+    if not options.baseline.strip():
         raise UsageError("--baseline is missing: name a run, a git ref or a file of rows; `bench db list` shows runs")
+    if options.candidate is not None and not options.candidate.strip():
+        raise UsageError("--candidate is empty: name a run, a git ref or a file of rows, or leave the option out")
     if options.interleave and not options.suites:
         raise UsageError("--interleave measures: name the suites, `bench list` shows them")
     if options.interleave and options.across_machines:
@@ -205,9 +209,10 @@ def _refuse_contradictions(options: GateOptions) -> None:
     for name, given in (("--build", options.build), (" and ".join(options.run_options[:1]), options.run_options)):
         if given and not options.interleave:
             raise UsageError(f"{name.partition('=')[0]} is for the runs of --interleave; stored runs are what they are")
-    to_stdout = [f"--{name}" for name, target in options.outputs if target == "-"]
-    if len(to_stdout) > 1:
-        raise UsageError(f"{' and '.join(to_stdout)} cannot share standard output; give files to all but one")
+    from bench.gate_output.files import to_stdout
+
+    if len(shared := to_stdout(options.outputs)) > 1:
+        raise UsageError(f"{' and '.join(shared)} cannot share standard output; give files to all but one")
 
 
 def _stored(options: GateOptions, policy: Policy) -> GateResult:
@@ -216,9 +221,14 @@ def _stored(options: GateOptions, policy: Policy) -> GateResult:
     from bench.noise_floors import load_noise
     from bench.store.reader import LATEST
 
-    candidate = load_source(options.candidate or LATEST, options.store_path).of_suites(options.suites)
+    candidate = load_source(options.candidate or LATEST, options.store_path)
     ours = frozenset(candidate.run_ids)
-    baseline = load_source(options.baseline, options.store_path, without=ours).of_suites(options.suites)
+    baseline = load_source(options.baseline, options.store_path, without=ours)
+    known = sorted({row.suite for side in (baseline, candidate) for row in side.rows})
+    for suite in options.suites:
+        if suite not in known:
+            raise UsageError(f"neither side has rows of it: {unknown_name('suite', suite, known)}")
+    baseline, candidate = (side.of_suites(options.suites) for side in (baseline, candidate))
     if shared := sorted({*baseline.run_ids} & {*candidate.run_ids}):
         raise UsageError(f"run {shared[0]} is on both sides: a run compared with itself says nothing")
     return judge_stored(baseline, candidate, _frame(options, policy, load_noise(options.store_path)))
@@ -228,19 +238,20 @@ def _interleaved(options: GateOptions, policy: Policy) -> GateResult:
     from bench.checkout_runs import Checkout
     from bench.environment import fingerprint, identity_digest
     from bench.gate_progress import ConsoleWatcher
-    from bench.interleave import Interleaving
+    from bench.interleave import Interleaving, ended_by_signals, nothing_measured
     from bench.noise_floors import load_noise
     from bench.worktrees import build, worktrees
 
     store = options.store_path.resolve()
     frame = _frame(options, policy, load_noise(store, identity_digest(fingerprint())))
     watcher = ConsoleWatcher(options.budget_s)
+    result: GateResult | None = None
+    named = options.candidate
+    labels = (options.baseline, named or "the working tree")
     try:
-        with worktrees(Path.cwd()) as trees:
+        with ended_by_signals(), worktrees(Path.cwd()) as trees:
             paths = [trees.checkout("baseline", options.baseline)]
-            named = options.candidate
             paths.append(trees.checkout("candidate", named) if named else trees.snapshot("candidate"))
-            labels = (options.baseline, named or "the working tree")
             for path, label in zip(paths, labels, strict=True):
                 watcher.note(f"building {label}")
                 for note in build(path, options.build):
@@ -248,9 +259,15 @@ def _interleaved(options: GateOptions, policy: Policy) -> GateResult:
             one, other = (
                 Checkout(label, path, store, options.run_options) for label, path in zip(labels, paths, strict=True)
             )
-            return Interleaving(one, other, options.suites, frame, options.budget_s, watcher).run()
+            result = Interleaving(one, other, options.suites, frame, options.budget_s, watcher).run()
+    except KeyboardInterrupt:
+        if result is not None:  # While the checkouts were taken away.
+            return result
+        watcher.note("interrupted before anything was measured")
+        return nothing_measured(labels, frame)
     finally:
         watcher.close()
+    return result
 
 
 def _frame(options: GateOptions, policy: Policy, noise: NoiseFloors) -> Frame:
@@ -267,45 +284,3 @@ def _run_options(
     words += [f"{name}={number}" for name, number in numbers.items() if number is not None]
     words += [f"{name}={text}" for name, given in lists.items() for text in given]
     return tuple(words)
-
-
-def _write(name: str, target: str, result: GateResult) -> None:
-    """Write one output. Markdown is added to what is there, as a job's summary wants it; the others replace it."""
-    text = _renderer(name)(result)
-    if target == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    path = Path(target)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if name == "markdown":
-            with path.open("a", encoding="utf-8") as file:
-                file.write(text)
-            return
-        _replace(path, text)
-    except OSError as error:
-        raise BenchError(f"cannot write {path}: {error.strerror or error}; name another file") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that nobody ever reads a part of it."""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")  # a pipe or a device
-        return
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _renderer(name: str) -> Callable[[GateResult], str]:
-    from bench.gate_output import as_json, html, junit, markdown
-
-    return {"json": as_json.render, "markdown": markdown.render, "junit": junit.render, "html": html.render}[name]

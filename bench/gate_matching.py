@@ -39,7 +39,8 @@ class Match:
     Attributes:
         series: what was measured.
         params: of the case.
-        better: direction of improvement, as the candidate's rows say (the baseline's without them).
+        better: direction of improvement, as the rows say; empty where none does, or they contradict each other.
+        direction_changed: the rows contradict each other: some say lower is better, some higher.
         machine: digest of the candidate's machine; None where it is unknown.
         baseline_machines: those of the baseline's rows.
         baseline, candidate: the measured rows, one a run, in the order of the runs.
@@ -57,6 +58,7 @@ class Match:
     verdict: Unpaired | None = None
     reason_code: str = ""
     message: str = ""
+    direction_changed: bool = False
 
 
 @dataclass
@@ -161,8 +163,17 @@ def _match(
     if not known:
         return _unpaired(series, measured, machine, "new", *_why_new(series, machine, theirs, chosen, others))
     whose = (machine,) if _same_machine(machine, theirs) else tuple(theirs)
-    better = measured[-1].better or known[-1].better
-    return Match(series, measured[-1].params, better, machine, tuple(known), tuple(measured), whose)
+    said = {row.better for row in (*known, *measured) if row.better}
+    return Match(
+        series,
+        measured[-1].params,
+        "" if len(said) > 1 else next(iter(said), ""),
+        machine,
+        tuple(known),
+        tuple(measured),
+        whose,
+        direction_changed=len(said) > 1,
+    )
 
 
 def _baseline_rows(machine: str | None, theirs: Machines, across_machines: bool) -> list[Row]:

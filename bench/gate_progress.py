@@ -1,4 +1,4 @@
-"""What the user sees while an interleaved gate measures: a bar on a terminal, a line for each note elsewhere."""
+"""What the user sees while an interleaved gate measures: a bar on a terminal, a line a turn elsewhere."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class ConsoleWatcher(Watcher):
         self._budget_s = budget_s
         self._progress: Progress | None = None
         self._task: TaskID | None = None
+        self._turns = 0
 
     def note(self, text: str) -> None:
         if self._progress:
@@ -34,18 +35,20 @@ class ConsoleWatcher(Watcher):
             print(f"bench: {visible(text)}", file=sys.stderr, flush=True)
 
     def turn(self, stage: str, side: str, suite: str, unsettled: int, seconds_left: float) -> None:
+        self._turns += 1
+        left = max(0.0, seconds_left)
+        cases = f"{unsettled} case(s) open" if unsettled else "all cases"
         if not sys.stderr.isatty():
+            self.note(f"{stage}, turn {self._turns}: {suite} of {side}, {cases}, at most {format_duration(left)} left")
             return
         if self._progress is None:
             self._start_bar()
         assert self._progress is not None
         assert self._task is not None
-        left = max(0.0, seconds_left)
-        cases = f"{unsettled} case(s) open" if unsettled else "all cases"
         self._progress.update(
             self._task,
             completed=self._budget_s - left,
-            description=stage,
+            description=f"{stage}, turn {self._turns}",
             what=f"{visible(suite)} of {visible(side)}, {cases}",
             left=f"at most {format_duration(left)} left",
         )
@@ -63,7 +66,7 @@ class ConsoleWatcher(Watcher):
 
         rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._progress = Progress(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=12)),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=20)),
             BarColumn(bar_width=16),
             TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[what]}", style="dim", table_column=rest, markup=False),

@@ -40,6 +40,7 @@ GATE_REASONS = (
     "candidate_invalid",
     "unconfirmed",
     "too_few_turns",
+    "direction_changed",
     "noise_above_maximum",
 )
 """Reason codes of the gate itself; those of two sets of samples are ``bench.stats.judgement.ReasonCode``."""
@@ -66,6 +67,7 @@ class Comparison:
         minimum_effect: of the policy. noise_floor: measured by A/A; None where it was not.
         confirmed: whether a second, independent measurement confirmed a slowdown; None where there was none.
         waiver: why the policy lets it through; empty if it does not.
+        by_turns: each turn of the one side was held against the turn of the other beside it.
     """
 
     suite: str
@@ -96,6 +98,7 @@ class Comparison:
     noise_floor: float | None = None
     confirmed: bool | None = None
     waiver: str = ""
+    by_turns: bool = False
 
     @property
     def waived(self) -> bool:

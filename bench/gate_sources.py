@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.environment import identity_differences, identity_digest
 from bench.errors import StoreError, UsageError
+from bench.gate_row_checks import check_header, check_row
 from bench.store.layout import runs_folder
 from bench.store.reader import LATEST, Store
 from bench.store.row import Row, RunRecord
@@ -132,26 +133,33 @@ def read_rows_file(path: Path) -> tuple[list[Row], RunRecord | None, list[str]]:
         if not line.strip():
             continue
         try:
-            parsed = json.loads(line, parse_constant=_refuse_constant)
-            if number == 1 and isinstance(parsed, dict) and "schema_version" in parsed:
-                record = RunRecord.from_dict(parsed)
-                continue
-            if not isinstance(parsed, dict):
-                raise StoreError("not a row")
-            rows.append(_row(parsed))
-        except (StoreError, ValueError) as error:
-            if number == len(lines):
+            try:
+                parsed = json.loads(line, parse_constant=_refuse_constant)
+            except ValueError:
+                if number < len(lines):
+                    raise
                 notes.append(f"{path}: the last line is torn and was dropped; {len(rows)} whole row(s) before it")
                 break
-            raise StoreError(f"{path}:{number}: {error}; `bench run --json FILE` writes files of rows") from None
+            if number == 1 and isinstance(parsed, dict) and "schema_version" in parsed:
+                record = _header(parsed)
+            else:
+                rows.append(_row(parsed))
+        except (StoreError, ValueError, RecursionError) as error:
+            what = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            raise StoreError(f"{path}:{number}: {what}; `bench run --json FILE` writes files of rows") from None
     return rows, record, notes
 
 
-def _row(parsed: dict[str, Any]) -> Row:
-    row = Row.from_dict(parsed)
-    if not isinstance(row.params, dict) or not isinstance(row.samples, list):
-        raise StoreError("not a row: params or samples are of another kind")
-    return row
+def _header(parsed: dict[str, Any]) -> RunRecord:
+    check_header(parsed)
+    return RunRecord.from_dict(parsed)
+
+
+def _row(parsed: object) -> Row:
+    if not isinstance(parsed, dict):
+        raise StoreError("not a row")
+    check_row(parsed)
+    return Row.from_dict(parsed)
 
 
 def _refuse_constant(name: str) -> float:

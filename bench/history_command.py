@@ -44,6 +44,7 @@ def history(
 
     Example: bench history busbw --where op=all_reduce --html history.html
     """
+    from bench.gate_output.text import visible
     from bench.history import exit_code, read_history
     from bench.stats.change_points import Settings
     from bench.store.reader import Store
@@ -51,7 +52,7 @@ def history(
     settings = Settings(significance=significance, minimum_effect=min_effect)
     found = read_history(Store(store or default_store_path()), metric, where or (), suite, since, settings)
     for note in found.notes:
-        print(f"bench: warning: {note}", file=sys.stderr)
+        print(f"bench: warning: {visible(note)}", file=sys.stderr)
     if html is not None:
         from bench.history_output.page import write_page
 

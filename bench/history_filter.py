@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench.definitions import parse_bytes
 from bench.errors import UsageError, unknown_name
+from bench.gate_output.text import visible
 from bench.report.formatting import is_size
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ def rows_where(rows: Sequence[Row], texts: Sequence[str]) -> list[Row]:
             raise UsageError(f"--where takes PARAMETER=VALUES, not {text!r}")
         known = {key for row in rows for key in row.params}
         if name not in known:
-            raise unknown_name("parameter", name, sorted(known))
+            raise unknown_name("parameter", name, sorted(map(visible, known)))
         matches = _matcher(name, wanted)
         left = [row for row in kept if name in row.params and matches(row.params[name])]
         if not left:
-            values = sorted({_plain(row.params[name]) for row in kept if name in row.params})
+            values = sorted({visible(_plain(row.params[name])) for row in kept if name in row.params})
             raise UsageError(
-                f"no row has {text!r} beside the rest; values of {name}: {', '.join(values[:20]) or 'none'}"
+                f"no row has {text!r} beside the rest; values of {visible(name)}: {', '.join(values[:20]) or 'none'}"
             )
         kept = left
     return kept

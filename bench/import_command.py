@@ -15,7 +15,7 @@ from bench.importers.contents import as_int, as_number
 from bench.store_commands import StoreOption, default_store_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bench.definitions import Better
     from bench.importers.into_store import Imported, Wishes
@@ -81,9 +81,14 @@ def import_and_show(tool: str, names: Sequence[str], wishes: Wishes, store: Path
             kind = "a folder; name the files in it" if Path(name).is_dir() else "no such file"
             raise UsageError(f"cannot read {printable(name)}: {kind}")
     known = imported_runs(store)
+    # Standard input can be read once only, and a direction is checked before anything is stored.
+    ahead = {name: read_bytes(name) for name in names} if wishes.better else {}
+    if wishes.better:
+        check_better(tool, ahead, wishes)
     results: list[Imported] = []
     for name in _progress(list(names)):
-        result = import_file(tool, name, read_bytes(name), wishes, store, sys.argv[1:], known)
+        data = ahead[name] if name in ahead else read_bytes(name)
+        result = import_file(tool, name, data, wishes, store, sys.argv[1:], known)
         results.append(result)
         _tell(result)
         if as_json:
@@ -135,6 +140,27 @@ def parse_better(texts: Iterable[str]) -> dict[str, Better]:
     return found
 
 
+def check_better(tool: str, data: Mapping[str, bytes], wishes: Wishes) -> None:
+    """Refuse a direction that changes no row of any of the files, by name with their bytes.
+
+    Raises:
+        UsageError: no such metric in them, or one that has its direction; the message names those of the files.
+    """
+    from bench.importers.into_store import read_rows, read_source
+
+    rows = [row for name, each in data.items() for row in read_rows(tool, read_source(name, each, wishes.params))[1]]
+    metrics = {row.metric for row in rows}
+    undirected = {row.metric for row in rows if row.better == "unknown"}
+    # Files without any row have faults to tell, which say more.
+    for metric in wishes.better if rows else ():
+        if metric not in metrics:
+            known = ", ".join(map(printable, sorted(metrics)))
+            raise UsageError(f"--better {printable(metric)}: no such metric in the files, which have {known}")
+        if metric not in undirected:
+            free = ", ".join(map(printable, sorted(undirected))) or "none"
+            raise UsageError(f"--better {printable(metric)}: its direction is known; metrics without one: {free}")
+
+
 def printable(text: str) -> str:
     """Text for a terminal: what would act on it is escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
@@ -159,7 +185,8 @@ def _tell(result: Imported) -> None:
     for note in contents.notes:
         print(f"{name}: note: {printable(note)}", file=sys.stderr)
     if not result.rows:
-        print(f"{name}: no row", file=sys.stderr)
+        if not faults:
+            print(f"{name}: no row", file=sys.stderr)
         return
     for reason, count in Counter(row.reason for row in result.rows if row.status not in ("ok", "skipped")).items():
         print(f"{name}: {count} row(s) failed: {printable(reason)}", file=sys.stderr)

@@ -38,7 +38,7 @@ MOST_QUARTETS = 96
 CONFIRMATION = "confirmation"
 SEARCH_SHARES = (0.6, 0.8)
 """Of the budget, for the search; the rest is for confirming what it suspects. The second if it suspects nothing."""
-HOPELESS = ("direction_unknown", "zero_baseline")
+HOPELESS = ("direction_unknown", "direction_changed", "zero_baseline", "zero_candidate")
 """Reasons that no further measurement takes away."""
 HERE = "this machine"
 """Both sides' machine: they ran by turns on this one, whatever their own fingerprints say of their software."""
@@ -109,15 +109,15 @@ class Interleaving:
         """
         self._refuse_unknown()
         search, confirmation = _Stage("search"), _Stage(CONFIRMATION)
-        with one_at_a_time(self.watcher):
-            self._end = time.monotonic() + self.budget_s
-            try:
-                with _ended_by_signals():
-                    self._search(search)
-                    self._confirm(search, confirmation)
-            except KeyboardInterrupt:
-                self.interrupted = True
-                self.watcher.note("interrupted; what was measured is kept and judged")
+        try:
+            with ended_by_signals(), one_at_a_time(self.watcher):
+                self._end = time.monotonic() + self.budget_s
+                self._search(search)
+                self._confirm(search, confirmation)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            some = "what was measured is kept and judged" if any(search.rows.values()) else "nothing was measured"
+            self.watcher.note(f"interrupted; {some}")
         return self._judge(search, confirmation, last=True)
 
     def _search(self, stage: _Stage) -> None:
@@ -250,8 +250,19 @@ def one_at_a_time(watcher: Watcher) -> Iterator[None]:
         os.close(descriptor)
 
 
+def nothing_measured(labels: tuple[str, str], frame: Frame) -> GateResult:
+    """The result of a gate that was ended before its first turn.
+
+    Args:
+        labels: of baseline and candidate.
+        frame: how it would have been judged.
+    """
+    baseline, candidate = (Source(label, (), machine=HERE) for label in labels)
+    return judge_sides(GateSides(baseline, candidate, interleaved=True, interrupted=True), frame)
+
+
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """SIGTERM and a lost terminal end the measuring as Ctrl-C does."""
 
     def end(*_: Any) -> None:

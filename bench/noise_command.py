@@ -146,11 +146,16 @@ def describe(floors: NoiseFloors) -> list[dict[str, Any]]:
 def _measure(options: RunOptions, command: Sequence[str], repeats: int) -> tuple[set[int], bool]:
     """Exit codes of the repeats, and whether they were ended early."""
     from bench.console import ConsoleListener
+    from bench.launch.lab import LabShape
     from bench.launch.launchers import detect
     from bench.session import execute
+    from bench.sweep import make_sweep
 
     request = options.request()
     launched, statuses = detect(), set()
+    if not launched:
+        # Refuses unknown names before the first repeat is announced.
+        make_sweep(request, LabShape.parse(request.lab).world if request.lab else None)
     for repeat in range(repeats):
         listener = ConsoleListener()
         try:

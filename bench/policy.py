@@ -18,7 +18,7 @@ from bench.errors import UsageError
 from bench.report.formatting import parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from bench.suite import Value
@@ -31,6 +31,8 @@ Confirmation = Literal["when_possible", "required"]
 Outcome = Literal["skipped", "failure"]
 Waivable = Literal["regressed", "inconclusive"]
 
+SLIP_LIKENESS = 0.85
+"""From which likeness on one name is another misspelt."""
 MOST_EFFECT = 10.0
 MOST_SIGNIFICANCE = 0.2
 LEAST_SIGNIFICANCE = 1e-6
@@ -56,6 +58,12 @@ class Match:
         if not fnmatchcase(suite, self.suite) or not fnmatchcase(metric, self.metric):
             return False
         return all(name in params and _fits(name, params[name], pattern) for name, pattern in self.where.items())
+
+    def means_one_of(self, suites: Collection[str]) -> bool:
+        """Whether the entry is for one of these suites, or for a name so near that it is a slip of the pen."""
+        if any(fnmatchcase(suite, self.suite) for suite in suites):
+            return True
+        return bool(difflib.get_close_matches(self.suite, suites, n=1, cutoff=SLIP_LIKENESS))
 
     def __str__(self) -> str:
         """``suite=memory metric=* bytes=1MiB``, as messages name the entry."""

@@ -83,6 +83,10 @@ def _submit(arguments: list[str], texts: list[str], store: Path, *, dry_run: boo
     measured = MeasuredCommand.parse(arguments, options, store)
     folder = new_folder(store)
     text = batch_script(options, measured, folder, store)
+    if dry_run and as_json:
+        described = {"schema_version": 1, "verb": measured.verb, "store": str(store), "script": text}
+        print(json.dumps(described, indent=2))
+        return EXIT_OK
     if dry_run:
         print(text, end="")
         return EXIT_OK

@@ -11,6 +11,7 @@ from bench.gate_output.text import (
     CaseNames,
     case_name,
     change_text,
+    change_title,
     share_text,
     threshold_text,
     value_text,
@@ -22,7 +23,7 @@ from bench.report.formatting import counted
 from bench.report.markup import Markup, element, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from bench.gate_result import Comparison, GateResult
 
@@ -35,6 +36,11 @@ COLUMNS = ("Verdict", "Metric", "Case", "Baseline", "Candidate", "Change", "", "
 NUMERIC = ("Baseline", "Candidate", "Change", "Counts from", "Samples")
 MEANINGS = (
     ("Change", "The candidate over the baseline, less one, and its 95 % interval, by the numbers as they are."),
+    (
+        "Change by turns",
+        "The median of what each turn differs from the turn beside it. Baseline and candidate are medians of all turns,"
+        " with the machine's drift in them, so their ratio may be another.",
+    ),
     ("Plot", "The interval and the change; the band is what does not count, its middle line is no change."),
     ("Counts from", "The least change that counts: the larger of the policy's and the measured A/A noise."),
     ("pass", "Any change that counts is excluded."),
@@ -132,9 +138,11 @@ def _suite(place: int, name: str, comparisons: Sequence[Comparison], names: Case
     )
 
 
-def _table(comparisons: Iterable[Comparison], names: CaseNames) -> Markup:
+def _table(comparisons: Sequence[Comparison], names: CaseNames) -> Markup:
+    titles = [(change_title(comparisons).capitalize() if name == "Change" else name, name) for name in COLUMNS]
     head = element(
-        "tr", *(element("th", name, scope="col", class_="number" if name in NUMERIC else None) for name in COLUMNS)
+        "tr",
+        *(element("th", title, scope="col", class_="number" if name in NUMERIC else None) for title, name in titles),
     )
     body = element("tbody", *(_row(comparison, names) for comparison in comparisons))
     table = element("div", element("table", element("thead", head), body), class_="scroll")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from bench.gate_output.text import case_name, change_text, threshold_text, value_text, visible, why
+from bench.gate_output.text import case_name, change_text, change_title, threshold_text, value_text, visible, why
 
 if TYPE_CHECKING:
     from bench.gate_result import Comparison, GateResult
@@ -83,7 +83,7 @@ def _details(comparison: Comparison) -> str:
         "reason": comparison.reason_code,
         "baseline": value_text(comparison.baseline_value, comparison.unit),
         "candidate": value_text(comparison.candidate_value, comparison.unit),
-        "change": change_text(comparison),
+        change_title([comparison]): change_text(comparison),
         "counts from": threshold_text(comparison),
     }
     return "\n".join(f"{name}: {value}" for name, value in facts.items())

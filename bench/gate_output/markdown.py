@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.gate_output.text import CaseNames, change_text, threshold_text, value_text, visible, why
+from bench.gate_output.text import BY_TURNS, CaseNames, change_text, change_title, threshold_text, value_text, visible, why
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,8 @@ def render(result: GateResult) -> str:
     if quiet:
         summary = f"{len(quiet):,} without a change to look at"
         lines += ["<details>", f"<summary>{summary}</summary>", "", *_table(quiet, names), "", "</details>", ""]
+    if any(comparison.by_turns for comparison in result.comparisons):
+        lines += [f"- {BY_TURNS}"]
     if result.notes:
         lines += [*(f"- {code(note)}" for note in result.notes), ""]
     return "\n".join(lines)
@@ -60,7 +62,8 @@ def _entity(character: str) -> str:
 
 
 def _table(comparisons: Sequence[Comparison], names: CaseNames) -> list[str]:
-    lines = [_row(HEADER), _row(["---"] * len(HEADER))]
+    titles = [change_title(comparisons).capitalize() if title == "Change" else title for title in HEADER]
+    lines = [_row(titles), _row(["---"] * len(HEADER))]
     lines += [_row(_cells(comparison, names)) for comparison in comparisons[:MOST_ROWS]]
     if len(comparisons) > MOST_ROWS:
         lines += ["", f"{len(comparisons) - MOST_ROWS:,} more are in the JSON, HTML and JUnit outputs."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import IO, TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -11,14 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.gate_output.text import (
+    BY_TURNS,
     CaseNames,
     change_text,
+    change_title,
     interval_text,
     threshold_text,
     value_text,
-    visible,
     why,
 )
+from bench.gate_output.text import visible as _visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +45,14 @@ MOST_QUIET = 20
 MOST_LOUD = 200
 FOLDED_WIDTH = 24
 """To which names are folded before a column is left out for them."""
-LEFT_OUT_FIRST = ("95 % interval", "counts from", "baseline", "candidate")
+LEFT_OUT_FIRST = ("counts from", "baseline", "candidate", "95 % interval")
+COMMAND = re.compile(r"::(?=[\w-]+[^:]*::)")
+"""Begins a command to the runner of a CI system that reads the log, if a line begins with it."""
+
+
+def visible(text: str) -> str:
+    """As in the other outputs; wrapped lines begin anywhere, so nothing that could begin a command is left."""
+    return COMMAND.sub(r":\\x3a", _visible(text))
 
 
 def print_result(result: GateResult, file: IO[str] | None = None) -> None:
@@ -68,10 +78,12 @@ def _parts(result: GateResult) -> Iterator[RenderableType]:
         shown = [*loud[:MOST_LOUD], *(quiet if len(quiet) <= MOST_QUIET else ())]
         left += len(found) - len(shown)
         if shown:
-            heading = Text(visible(suite), style="bold")
-            heading.append(f"  {names.shared(suite)}", style="not bold dim")
+            heading = Text(f"  {visible(suite)}", style="bold")
+            heading.append(f"  {visible(names.shared(suite))}", style="not bold dim")
             yield heading
             yield _Table(shown, names)
+            if any(comparison.by_turns for comparison in shown):
+                yield Text(f"  {BY_TURNS}", style="dim")
             yield from _reasons([comparison for comparison in shown if comparison in loud], names)
             yield Text()
     if left:
@@ -81,7 +93,7 @@ def _parts(result: GateResult) -> Iterator[RenderableType]:
     for error in result.errors:
         yield Text(f"error: {visible(error)}", style="bold red")
     tone = {0: "bold green", 3: "bold yellow"}.get(result.exit_code, "bold red")
-    yield Text(result.headline, style=tone)
+    yield Text(visible(result.headline), style=tone)
 
 
 class _Table:
@@ -114,12 +126,12 @@ class _Table:
         """Cells by column; what follows a slash tells two columns of one title apart."""
         found = self._comparisons
         columns = {
-            "verdict": [Text(comparison.outcome, style=_style(comparison)) for comparison in found],
+            "verdict": [Text(_verdict(comparison), style=_style(comparison)) for comparison in found],
             "metric": [Text(visible(comparison.metric)) for comparison in found],
-            "case": [Text(self._names.of(comparison)) for comparison in found],
+            "case": [Text(visible(self._names.of(comparison))) for comparison in found],
             "baseline": [Text(value_text(comparison.baseline_value, comparison.unit)) for comparison in found],
             "candidate": [Text(value_text(comparison.candidate_value, comparison.unit)) for comparison in found],
-            "change": [Text(change_text(comparison, interval=False)) for comparison in found],
+            change_title(found): [Text(change_text(comparison, interval=False)) for comparison in found],
             "95 % interval": [Text(interval_text(comparison)) for comparison in found],
             "counts from": [Text(threshold_text(comparison)) for comparison in found],
         }
@@ -135,9 +147,14 @@ class _Table:
 def _reasons(comparisons: Sequence[Comparison], names: CaseNames) -> Iterator[RenderableType]:
     for comparison in comparisons:
         line = Text(comparison.outcome, style=_style(comparison))
-        line.append(f"  {visible(comparison.metric)} {names.of(comparison)}".rstrip(), "not bold")
+        line.append(f"  {visible(comparison.metric)} {visible(names.of(comparison))}".rstrip(), "not bold")
         yield Padding(line, (0, 0, 0, 2), expand=False)
-        yield Padding(Text(f"{comparison.reason_code}: {why(comparison)}", style="dim"), (0, 0, 0, 4), expand=False)
+        yield Padding(Text(f"{comparison.reason_code}: {visible(why(comparison))}", style="dim"), (0, 0, 0, 4), expand=False)
+
+
+def _verdict(comparison: Comparison) -> str:
+    """The outcome; of what is new also why, since its numbers do not tell."""
+    return f"new: {comparison.reason_code}" if comparison.verdict == "new" else comparison.outcome
 
 
 def _style(comparison: Comparison) -> str:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from bench.gate_result import Comparison
     from bench.suite import Value
 
+BY_TURNS = (
+    "change by turns: the median of what each turn differs from the turn beside it; the values are medians of all"
+    " turns, with the machine's drift in them"
+)
 MOST_CHARACTERS = 2000
 """Of a name or a message; what is longer is cut, and says so."""
 
@@ -90,6 +94,11 @@ def change_text(comparison: Comparison, *, interval: bool = True) -> str:
     return f"{text} {ends}" if ends else text
 
 
+def change_title(comparisons: Iterable[Comparison]) -> str:
+    """The title of the column of changes: they need not be those of the values beside them."""
+    return "change by turns" if any(comparison.by_turns for comparison in comparisons) else "change"
+
+
 def interval_text(comparison: Comparison) -> str:
     """``[+4.1%, +6.3%]``: the interval of the change; empty where it has no ends."""
     ends = comparison.change_interval
@@ -124,7 +133,8 @@ def why(comparison: Comparison) -> str:
     if comparison.waived:
         parts.append(f"waived: {visible(comparison.waiver)}")
     if comparison.verdict == "inconclusive":
-        if comparison.minimum_detectable_effect is not None and math.isfinite(comparison.minimum_detectable_effect):
+        detectable = comparison.minimum_detectable_effect
+        if detectable is not None and math.isfinite(detectable) and comparison.interval is not None:
             parts.append(f"a slowdown from {share_text(comparison.minimum_detectable_effect)} on would have been seen")
         if comparison.samples_to_settle:
             parts.append(f"about {comparison.samples_to_settle:,} more {comparison.counted_in} a side should settle it")

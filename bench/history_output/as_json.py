@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.history import Change, History, Point, Series
+    from bench.history_series import Change, History, Point, Series
 
 VERSION = 1
 """Of this form; a field that changes its meaning raises it."""
@@ -15,7 +15,12 @@ VERSION = 1
 
 def to_dict(history: History) -> dict[str, Any]:
     """The history as ``bench history --json`` prints it; no number in it is NaN or infinite."""
-    return {"version": VERSION, "metric": history.metric, "series": [_series(one) for one in history.series]}
+    return {
+        "version": VERSION,
+        "metric": history.metric,
+        "series": [_series(one) for one in history.series],
+        "lost": history.lost or None,
+    }
 
 
 def _series(one: Series) -> dict[str, Any]:

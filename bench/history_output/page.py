@@ -29,7 +29,7 @@ from bench.report.payload import to_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.history import History, Point, Series
+    from bench.history_series import History, Point, Series
 
 MOST_GAPS = 20
 """Gaps of a series that are listed with their reasons; more are counted."""

@@ -18,7 +18,7 @@ from bench.report.formatting import parameters
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench.history import History, Series
+    from bench.history_series import History, Series
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-=+*#@"

@@ -9,11 +9,11 @@ from bench.gate_output.text import visible
 from bench.report.formatting import counted, number, parameters, unit_sign
 
 if TYPE_CHECKING:
-    from bench.history import Change, History, Series
+    from bench.history_series import Change, History, Series
 
 
 def share(value: float) -> str:
-    """A relative change: ``+5.1%``."""
+    """A relative change: ``+5.1%``; plus where the number rose, also of a negative one."""
     return f"{value * 100:+.1f}%" if math.isfinite(value) else "from zero"
 
 
@@ -40,7 +40,7 @@ def since_text(one: Series, change: Change) -> str:
     found = change.found
     point = one.points[found.index]
     return (
-        f"since {point.started_at[:10]}, run {visible(point.run_id)}, {visible(change.commits)}; "
+        f"since {visible(point.started_at[:10])}, run {visible(point.run_id)}, {visible(change.commits)}; "
         f"{counted(found.points_before, 'point')} before and {found.points_after} after"
     )
 
@@ -76,5 +76,13 @@ def verdict(history: History) -> tuple[str, str]:
         parts.append(f"{unjudged} with too few points yet")
     if not standing:
         parts.append("no regression stands")
-    tone = "bad" if confirmed or broken else "warn" if standing or not any(one.judged for one in present) else "good"
+    if history.lost:
+        parts.append(f"the newest run, {visible(history.lost)}, left no row")
+    tone = (
+        "bad"
+        if confirmed or broken or history.lost
+        else "warn"
+        if standing or not any(one.judged for one in present)
+        else "good"
+    )
     return "; ".join(parts) + ".", tone

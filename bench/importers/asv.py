@@ -15,6 +15,7 @@ from bench.importers.contents import (
     Source,
     as_int,
     as_number,
+    as_samples,
     quoted,
     utc_of_milliseconds,
 )
@@ -156,7 +157,10 @@ class _Results:
         samples = _at(columns.get("samples"), place)
         numbers = [as_number(sample) for sample in samples] if isinstance(samples, list) else []
         kept = [number for number in numbers if number is not None]
-        if kept and len(kept) == len(numbers) and "status" not in row:
+        if kept and len(kept) < len(numbers) and "status" not in row:
+            _, _, reason = as_samples(samples if isinstance(samples, list) else [], value)
+            row |= {"status": "failed", "reason": reason}
+        elif kept and "status" not in row:
             value, row["samples"] = median(kept), kept
         elif repeats := as_int(_at(columns.get("stats_repeat"), place)):
             row |= {"samples": (), "n": repeats}

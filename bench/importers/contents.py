@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.store.row import Row
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from bench.store.row import Status, Value
 
 INT64 = 2**63
+NEVER_NEGATIVE = ("s", "ms", "us", "ns", "GB/s", "1/s")
+"""Units of durations and rates; a change of memory, an overlap or a counter may be below zero."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 LONGEST_RANGE_LISTED = 3
 """Lines that are no part of any table are named one by one up to this many, else by first, last and number."""
@@ -101,6 +104,8 @@ class Contents:
     ) -> None:
         """Add a number of the file as a row. What is no finite number becomes a failed row that quotes it.
 
+        So does a duration or a rate, or a sample of one, that is below zero.
+
         Args:
             value: in the definition's unit.
             samples: None makes the value itself the only sample; empty means that the file has ``n`` of them
@@ -112,6 +117,9 @@ class Contents:
             status, reason = "failed", f"the file has {quoted(value)} for a value"
         if status == "ok" and samples is not None and not all(map(math.isfinite, samples)):
             status, reason = "failed", "a sample in the file is no finite number"
+        least = min([*(samples or ()), math.inf if number is None else number])
+        if status == "ok" and definition.unit in NEVER_NEGATIVE and least < 0:
+            status, reason = "failed", f"the file has {quoted(least)} {definition.unit}, which is below zero"
         plain = {str(name): plain_value(item) for name, item in params.items()}
         kept = [number] if samples is None else list(samples)
         row = Row(
@@ -167,6 +175,25 @@ def as_int(value: object) -> int | None:
         return as_int(int(value))
     number = as_number(value)
     return int(number) if number is not None and number.is_integer() and abs(number) < INT64 else None
+
+
+def as_samples(values: Sequence[object], summary: object) -> tuple[list[float], object, str]:
+    """Samples of a list in a file, what stands for their value, and why they are no measurement.
+
+    Returns:
+        all elements if they are finite numbers, and their median; none and the summary if none of them is and the
+        summary is finite and positive; else a reason why the row failed, empty in the other cases. None and the
+        summary too of an empty list.
+    """
+    numbers = [number for value in values if (number := as_number(value)) is not None]
+    bad = len(values) - len(numbers)
+    if not bad:
+        return numbers, median(numbers) if numbers else summary, ""
+    summed = as_number(summary)
+    if not numbers and summed is not None and summed > 0:
+        return [], summary, ""
+    first = next(value for value in values if as_number(value) is None)
+    return [], None, f"{bad} of {len(values)} samples are no finite numbers, such as {quoted(first)}"
 
 
 def as_list(value: object) -> list[Any]:

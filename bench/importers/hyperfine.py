@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Any
 
-from bench.importers.contents import Contents, Source, as_number, quoted
+from bench.importers.contents import Contents, Source, as_list, as_number, as_samples, quoted
 from bench.importers.definitions import HYPERFINE_CPU, HYPERFINE_DURATION, HYPERFINE_MEAN, HYPERFINE_MEMORY
 from bench.importers.json_text import documents
 from bench.importers.other_values import own_params
@@ -39,18 +38,20 @@ def _read_command(contents: Contents, entry: dict[str, Any], line: int, launch: 
     row: dict[str, Any] = {"launch": launch}
     if reason := _failure(entry.get("exit_codes")):
         row |= {"status": "failed", "reason": reason}
-    times = _numbers(contents, entry, "times", line)
-    if times or entry.get("median") is not None:
-        value = median(times) if times else entry["median"]
-        contents.add("duration", HYPERFINE_DURATION, params, value, samples=times, **row)
-    else:
-        contents.add("duration", HYPERFINE_MEAN, params, entry.get("mean"), samples=(), **row)
+    has_median = entry.get("median") is not None
+    listed = as_list(entry.get("times"))
+    _tell_bad(contents, "times", listed, line)
+    times, value, fault = as_samples(listed, entry.get("median" if has_median else "mean"))
+    definition = HYPERFINE_DURATION if times or has_median else HYPERFINE_MEAN
+    contents.add("duration", definition, params, value, samples=times, **{**row, **_failed(fault)})
     for key, metric in (("user", "user_time"), ("system", "system_time")):
         if entry.get(key) is not None:
             contents.add(metric, HYPERFINE_CPU, params, entry[key], samples=(), n=len(times), **row)
-    memory = _numbers(contents, entry, "memory_usage_byte", line)
-    if any(memory):  # zeros where the system does not tell
-        contents.add("peak_memory", HYPERFINE_MEMORY, params, median(memory), samples=memory, **row)
+    listed = as_list(entry.get("memory_usage_byte"))
+    _tell_bad(contents, "memory_usage_byte", listed, line)
+    memory, value, fault = as_samples(listed, None)
+    if any(memory) or fault:  # zeros where the system does not tell
+        contents.add("peak_memory", HYPERFINE_MEMORY, params, value, samples=memory, **{**row, **_failed(fault)})
 
 
 def _failure(codes: object) -> str:
@@ -64,10 +65,11 @@ def _failure(codes: object) -> str:
     return f"exit code {kinds} in {len(bad)} of {len(codes)} runs"
 
 
-def _numbers(contents: Contents, entry: dict[str, Any], key: str, line: int) -> list[float]:
-    """A list of numbers of a command; one that is none is reported, and left out."""
-    values = entry[key] if isinstance(entry.get(key), list) else []
-    numbers = [number for value in values if (number := as_number(value)) is not None]
-    if len(numbers) < len(values):
-        contents.fault(line, f"{len(values) - len(numbers)} of {len(values)} {key} are no numbers")
-    return numbers
+def _failed(reason: str) -> dict[str, Any]:
+    return {"status": "failed", "reason": reason} if reason else {}
+
+
+def _tell_bad(contents: Contents, key: str, values: list[Any], line: int) -> None:
+    """Report how many of a command's numbers are none."""
+    if bad := sum(as_number(value) is None for value in values):
+        contents.fault(line, f"{bad} of {len(values)} {key} are no numbers")

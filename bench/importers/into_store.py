@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import StoreError, UsageError
 from bench.importers import importer
-from bench.importers.contents import Source
+from bench.importers.contents import Source, quoted
 from bench.importers.pooling import pool
+from bench.importers.recognition import refusal
 from bench.store.row import RunRecord, utc_now
 from bench.store.writer import RunWriter
 
@@ -29,6 +31,7 @@ PRESET = "imported"
 """In the place of a run's preset, by which its record is known."""
 PLAN_KEY = "imported"
 STANDARD_INPUT = "-"
+_COMMIT = re.compile(r"[0-9a-fA-F]{7,40}")
 PATIENCE_S = 10.0
 """How long an import of the same file by another process is waited for."""
 PAUSE_S = 0.05
@@ -55,10 +58,12 @@ class Wishes:
     def __post_init__(self) -> None:
         if self.machine and self.here:
             raise UsageError("--machine and --here both tell where the files come from; give one of them")
+        if self.commit and not _COMMIT.fullmatch(self.commit):
+            raise UsageError(f"--commit takes 7 to 40 hexadecimal digits, as git prints them, not {self.commit!r}")
 
     def key(self) -> str:
-        """Text that differs where the wishes do."""
-        parts = [sorted(self.params.items()), sorted(self.better.items()), self.machine, self.here, self.commit]
+        """Text that differs where wishes change the rows or the series that they belong to; a commit does neither."""
+        parts = [sorted(self.params.items()), sorted(self.better.items()), self.machine, self.here]
         return json.dumps(parts, default=str)
 
 
@@ -111,17 +116,19 @@ def import_file(
         StoreError: the store cannot be written.
     """
     source = read_source(name, data, wishes.params)
-    contents = importer(tool)(source)
-    rows = pool(contents)
+    contents, rows = read_rows(tool, source)
+    key = _effective(tool, source, rows, wishes).key()
     for row in rows:
         _apply(wishes, row)
     result = Imported(source, contents, rows)
     if not rows:
         return result
-    digest = hashlib.sha256(b"\0".join((tool.encode(), wishes.key().encode(), data))).hexdigest()
+    digest = hashlib.sha256(b"\0".join((tool.encode(), key.encode(), data))).hexdigest()
     if digest in known:
         result.run_id = known[digest]
         result.rows, result.added = _stored(store, result.run_id, rows)
+        if wishes.commit:
+            contents.note("--commit changes nothing of a run that is there")
         return result
     record = _record(tool, source, contents, wishes, digest, rows, command)
     result.run_id = record.run_id
@@ -136,6 +143,34 @@ def import_file(
         result.rows, result.added = _stored(store, result.run_id, rows)
     known[digest] = record.run_id
     return result
+
+
+def read_rows(tool: str, source: Source) -> tuple[Contents, list[Row]]:
+    """What a file holds, and its rows before the user's wishes; nothing of it if it is another tool's.
+
+    Raises:
+        UsageError: no such tool.
+    """
+    read = importer(tool)
+    contents = refusal(tool, source) or read(source)
+    return contents, pool(contents)
+
+
+def _effective(tool: str, source: Source, rows: Sequence[Row], wishes: Wishes) -> Wishes:
+    """The wishes without parameters and directions that change no row of the file."""
+    cases = [row.params for row in rows]
+    params = {}
+    for name, value in wishes.params.items():
+        adds = any(name not in case for case in cases)
+        if not adds:
+            # An importer may have taken it for what the file does not tell.
+            others = {other: wishes.params[other] for other in wishes.params if other != name}
+            adds = [row.params for row in read_rows(tool, replace(source, options=others))[1]] != cases
+        if adds:
+            params[name] = value
+    undirected = {row.metric for row in rows if row.better == "unknown"}
+    better = {metric: value for metric, value in wishes.better.items() if metric in undirected}
+    return replace(wishes, params=params, better=better)
 
 
 def _written_by_another(store: Path, digest: str) -> bool:
@@ -240,7 +275,10 @@ def _fingerprint(tool: str, contents: Contents, wishes: Wishes, digest: str, sta
         identity["machine"] = wishes.machine
     elif not contents.tells_machine:
         identity["machine"] = f"unknown, file {digest[:12]}"
-    if commit := wishes.commit or contents.commit:
+    told = contents.commit if _COMMIT.fullmatch(contents.commit) else ""
+    if contents.commit and not told:
+        contents.note(f"the file's commit is no commit's id and is left out: {quoted(contents.commit)}")
+    if commit := wishes.commit or told:
         volatile["git"] = {"commit": commit, "dirty": contents.dirty and not wishes.commit}
     # Through JSON, so that a fingerprint equals itself after a visit to the store.
     plain: dict[str, Any] = json.loads(
@@ -262,4 +300,4 @@ def read_bytes(name: str) -> bytes:
         return Path(name).read_bytes()
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read {name}: {cause}") from None
+        raise UsageError(f"cannot read {ascii(name)[1:-1]}: {cause}") from None

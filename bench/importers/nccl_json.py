@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.importers.contents import as_int, as_list, as_number, quoted, utc
+from bench.importers.contents import as_int, as_list, as_number, as_samples, quoted, utc
 from bench.importers.definitions import NCCL_TESTS_ITERATION
 from bench.importers.json_text import documents
 from bench.importers.nccl_case import COLUMNS, PLACEMENTS, World, case_params, judge, library_version, op_of
@@ -113,14 +112,16 @@ def _read_result(
         iterations = result.get(f"{placement}_per_iter")
         if isinstance(iterations, dict):
             times = iterations["times_us"] if isinstance(iterations.get("times_us"), list) else []
-            samples = [number for time in times if (number := as_number(time)) is not None]
-            if len(samples) < len(times):
-                contents.fault(line, f"{len(times) - len(samples)} of {len(times)} times_us are no numbers; left out")
+            samples, value, fault = as_samples(times, iterations.get("p50_us"))
+            if bad := sum(as_number(time) is None for time in times):
+                contents.fault(line, f"{bad} of {len(times)} times_us are no numbers")
+            if fault and status == "ok":
+                status, reason = "failed", fault
             contents.add(
                 "iteration_time",
                 NCCL_TESTS_ITERATION,
                 params,
-                median(samples) if samples else iterations.get("p50_us"),
+                value,
                 samples=samples,
                 n=len(samples),
                 status=status,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.importers.contents import Contents, Source, as_int, as_number, quoted, utc
+from bench.importers.contents import Contents, Source, as_int, as_number, as_samples, quoted, utc
 from bench.importers.definitions import PYTEST_DURATION
 from bench.importers.json_text import documents
 from bench.importers.other_values import own_params
@@ -70,14 +69,13 @@ def _read_entry(contents: Contents, entry: dict[str, Any], line: int, launch: in
         contents.add("duration", PYTEST_DURATION, params, None, status="failed", reason=reason, launch=launch)
         return
     data = stats["data"] if isinstance(stats.get("data"), list) else []
-    samples = [number for value in data if (number := as_number(value)) is not None]
-    if len(samples) < len(data):
-        contents.fault(line, f"{len(data) - len(samples)} of {len(data)} samples of {quoted(name)} are no numbers")
-    value = median(samples) if samples else stats.get("median")
+    samples, value, fault = as_samples(data, stats.get("median"))
+    if bad := sum(as_number(each) is None for each in data):
+        contents.fault(line, f"{bad} of {len(data)} samples of {quoted(name)} are no numbers")
+    failed: dict[str, Any] = {"status": "failed", "reason": fault} if fault else {}
     if not data:
         contents.note("the file has summaries only; --benchmark-save-data keeps the samples, which verdicts need")
     if entry.get("extra_info"):
         contents.note("extra_info is left out: nothing says what its values are")
-    contents.add(
-        "duration", PYTEST_DURATION, params, value, samples=samples, n=as_int(stats.get("rounds")), launch=launch
-    )
+    rounds = as_int(stats.get("rounds"))
+    contents.add("duration", PYTEST_DURATION, params, value, samples=samples, n=rounds, launch=launch, **failed)

@@ -11,7 +11,7 @@ from bench.errors import UsageError, unknown_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Kind = Literal["count", "time", "word", "list", "flag"]
+Kind = Literal["count", "time", "memory", "word", "list", "flag"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ KEYS = {
     "cpus-per-rank": Key("cpus-per-task", "count"),
     "gpus-per-node": Key("gpus-per-node", "word"),
     "gres": Key("gres", "list"),
-    "mem": Key("mem", "word"),
+    "mem": Key("mem", "memory"),
     "exclusive": Key("exclusive", "flag"),
     "time": Key("time", "time"),
     "partition": Key("partition", "list"),
@@ -45,7 +45,11 @@ KEYS = {
 }
 MOST = 1_000_000
 
-_TIME = re.compile(r"\d{1,6}-\d{1,4}(:\d{1,2}){0,2}|\d{1,6}(:\d{1,4}){0,2}")
+_TIME = re.compile(
+    r"\d{1,6}-([01]?\d|2[0-3])(:[0-5]?\d){0,2}|\d{1,6}(:[0-5]?\d)?|\d{1,6}(:[0-5]?\d){2}"
+)
+"""``days-hours[:minutes[:seconds]]``, ``minutes[:seconds]`` or ``hours:minutes:seconds``; 99 seconds are no part."""
+_MEMORY = re.compile(r"\d{1,12}[KMGTkmgt]?")
 _WORD = re.compile(r"[A-Za-z0-9_.,:=+@/*&|()\[\]!~^-]{1,200}")
 """No blanks, quotes, ``#`` or ``%``, which mean something in the lines of a batch script."""
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
@@ -137,5 +141,7 @@ def _check(key: str, value: str) -> None:
             f"--slurm time={value!r} is no time; write minutes, hours:minutes:seconds or days-hours, such as"
             " 30, 0:30:00 or 1-12"
         )
+    if kind == "memory" and not _MEMORY.fullmatch(value):
+        raise UsageError(f"--slurm {key}={value!r} is no memory; write MiB, or a number with K, M, G or T, such as 64G")
     if kind in ("word", "list") and not _WORD.fullmatch(value):
         raise UsageError(f"--slurm {key}={value!r} has what a batch script cannot hold: no blanks, quotes, # or %")

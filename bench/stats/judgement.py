@@ -2,7 +2,8 @@
 
 The decision tree, from the top; the first that holds is the verdict:
 
-1. No samples, a number that is not finite, units that differ: ``failed``. A baseline of zero: ``inconclusive``.
+1. No samples, a number that is not finite, units that differ: ``failed``. A baseline of zero, and a time of
+   zero: ``inconclusive``.
 2. Both sides are the same number throughout: ``pass``.
 3. The effect is beyond the threshold and significant after correction for all cases: ``regressed`` or
    ``improved``; ``inconclusive`` where nobody said which direction is the better one.
@@ -47,6 +48,7 @@ ReasonCode = Literal[
     "too_noisy",
     "direction_unknown",
     "zero_baseline",
+    "zero_candidate",
     "no_samples",
     "not_finite",
     "units_differ",
@@ -66,6 +68,10 @@ POWER_DEVIATE = 1.2816
 """Normal deviate of the power of 0.9 that minimum detectable effects are stated for."""
 INTERVAL_DEVIATE = 1.96
 """Of ``bench.stats.pairs.CONFIDENCE``."""
+NOT_SETTLED = ("direction_unknown", "zero_candidate")
+"""Reasons that no further sample takes away."""
+NEVER_ZERO = ("s", "ms", "us", "µs", "ns")
+"""Units of what takes some time, however little: a zero is a clock too coarse, or nothing that was done."""
 MOST_FURTHER = 100
 """More than so many times the samples taken so far is as good as never."""
 
@@ -132,6 +138,8 @@ class Judgement:
         samples_to_settle: how many more of ``counted_in`` each side should need; None where it is settled,
             or where no sensible number would do.
         counted_in: ``samples``, or ``rounds`` where a round counts as one.
+        by_turns: each block was held against the one measured beside it, so that the effect may be another
+            than the two medians': what the machine did meanwhile is in them, and not in the effect.
         cases: how many were judged together.
         baseline_median, candidate_median: in the case's unit.
         criteria: by what it was judged.
@@ -149,6 +157,7 @@ class Judgement:
     minimum_detectable_effect: float = math.inf
     samples_to_settle: int | None = None
     counted_in: Literal["samples", "rounds"] = "samples"
+    by_turns: bool = False
     cases: int = 1
     baseline_median: float = math.nan
     candidate_median: float = math.nan
@@ -225,7 +234,7 @@ def confirm(first: Judgement, second: Judgement) -> Judgement:
             samples_to_settle=None,
             cases=first.cases,
         )
-    seen = f"{_percent(first.effect)} worse at first, {_signed(second.effect)} in a second measurement"
+    seen = f"{_percent(first.effect)} worse at first, {_said(second.effect, second.criteria)} in a second measurement"
     if second.verdict in ("failed", "missing", "new"):
         return replace(second, message=f"{_percent(first.effect)} worse at first; the second: {second.message}")
     settled = second.verdict in ("pass", "improved")
@@ -300,7 +309,9 @@ def _judge_one(
     if comparison.way is None:
         return _without_test(judgement, pair, comparison)
     sign = -1.0 if criteria.better == "higher" else 1.0
-    ends = (sign * comparison.relative(comparison.low), sign * comparison.relative(comparison.high))
+    ends = (-math.inf, math.inf)
+    if math.isfinite(comparison.low) and math.isfinite(comparison.high):
+        ends = (sign * comparison.relative(comparison.low), sign * comparison.relative(comparison.high))
     judgement = replace(
         judgement,
         effect=sign * comparison.relative(comparison.shift),
@@ -309,9 +320,11 @@ def _judge_one(
         adjusted_p_value=adjusted,
         minimum_detectable_effect=_detectable(comparison, criteria, cases),
         counted_in="samples" if comparison.way == "serial" or comparison.samples_a_unit == 1 else "rounds",
+        by_turns=comparison.way == "paired",
     )
     verdict, code, message = _decide(judgement, pair, comparison)
-    settle = _to_settle(judgement, comparison) if verdict == "inconclusive" and code != "direction_unknown" else None
+    settle = _to_settle(judgement, comparison) if verdict == "inconclusive" and code not in NOT_SETTLED else None
+    message += _other_medians(judgement)
     return replace(judgement, verdict=verdict, reason_code=code, message=message, samples_to_settle=settle)
 
 
@@ -333,23 +346,25 @@ def _decide(judgement: Judgement, pair: Pair, comparison: Comparison) -> tuple[V
     low, high = judgement.interval
     if _is_one_number(pair):
         return "pass", "identical", "all samples of both sides are the same number"
+    if comparison.candidate_median == 0 and pair.candidate.unit in NEVER_ZERO:
+        return "inconclusive", "zero_candidate", "the candidate took no time at all: that is no measurement"
     known = criteria.better != "unknown"
     beyond = abs(effect) > threshold
     if beyond and judgement.adjusted_p_value <= criteria.level:
         if not known:
-            return "inconclusive", "direction_unknown", f"{_signed(effect)}, and nobody said which direction is better"
-        which = "worse" if effect > 0 else "better"
-        message = f"{_percent(abs(effect))} {which}, threshold {_percent(threshold)}, {_odds(judgement)}"
+            message = f"{_said(effect, criteria)}, and nobody said which direction is better"
+            return "inconclusive", "direction_unknown", message
+        message = f"{_said(effect, criteria)}, threshold {_percent(threshold)}, {_odds(judgement)}"
         return ("regressed" if effect > 0 else "improved"), "beyond_threshold", message
     if high < threshold and (known or low > -threshold):
         return (
             "pass",
             "within_threshold",
-            f"{_signed(effect)}, at most {_signed(high)}; threshold {_percent(threshold)}",
+            f"{_said(effect, criteria)}, at most {_said(high, criteria)}; threshold {_percent(threshold)}",
         )
     samples = min(pair.baseline.values.size, pair.candidate.values.size)
     if samples == 1:
-        return "inconclusive", "one_sample", f"{_signed(effect)} from a single sample: its noise is unknown"
+        return "inconclusive", "one_sample", f"{_said(effect, criteria)} from a single sample: its noise is unknown"
     if judgement.p_value <= criteria.level and effect > threshold and known:
         message = f"{_percent(effect)} worse, by itself significant, but not among {judgement.cases} cases"
         return "inconclusive", "suspected", message
@@ -358,10 +373,31 @@ def _decide(judgement: Judgement, pair: Pair, comparison: Comparison) -> tuple[V
             f"{comparison.units} {judgement.counted_in} a side can show nothing at significance {criteria.level:g}"
         )
         return "inconclusive", "too_few_samples", message
-    message = f"{_signed(effect)}, between {_signed(low)} and {_signed(high)}; threshold {_percent(threshold)}"
+    if not _has_ends(judgement):
+        return "inconclusive", "too_few_samples", f"{_said(effect, criteria)}; too few samples for an interval"
+    between = f"between {_said(low, criteria)} and {_said(high, criteria)}"
+    message = f"{_said(effect, criteria)}, {between}; threshold {_percent(threshold)}"
     if low > 0 or high - low <= threshold:
         return "inconclusive", "near_threshold", message
     return "inconclusive", "too_noisy", message
+
+
+def _has_ends(judgement: Judgement) -> bool:
+    return all(map(math.isfinite, judgement.interval))
+
+
+def _other_medians(judgement: Judgement) -> str:
+    """What the two medians say, where that is another thing than the effect; empty where they agree."""
+    was, now = judgement.baseline_median, judgement.candidate_median
+    if not judgement.by_turns or was == 0:
+        return ""
+    apart = now / was - 1 if was > 0 else (now - was) / abs(was)
+    if abs(apart - judgement.change) <= max(judgement.threshold, abs(judgement.change) / 4):
+        return ""
+    return (
+        f"; {_signed(judgement.change)} is turn against turn beside it, and the medians of all turns, {_signed(apart)}"
+        " apart, have the machine's drift in them"
+    )
 
 
 def _is_one_number(pair: Pair) -> bool:
@@ -380,7 +416,8 @@ def _deviate(comparison: Comparison, criteria: Criteria, cases: int) -> float:
 
 
 def _detectable(comparison: Comparison, criteria: Criteria, cases: int) -> float:
-    if not _can_show(comparison.least_p_value, comparison, criteria) or not math.isfinite(comparison.error):
+    known = all(map(math.isfinite, (comparison.low, comparison.high, comparison.error)))
+    if not known or not _can_show(comparison.least_p_value, comparison, criteria):
         return math.inf
     significant = _deviate(comparison, criteria, cases) * comparison.error
     least = max(significant, math.log1p(criteria.threshold) if comparison.is_ratio else criteria.threshold)
@@ -392,8 +429,10 @@ def _to_settle(judgement: Judgement, comparison: Comparison) -> int | None:
     """How many more units a side should need; None where that is no sensible number."""
     units, criteria, effect = comparison.units, judgement.criteria, judgement.effect
     least = _least_units(comparison, criteria)
-    if not math.isfinite(comparison.error):
+    if units < least or not math.isfinite(comparison.error):
         return max(1, least - units)
+    if not _has_ends(judgement):
+        return units  # Nothing tells how wide an interval will be: twice as many.
     wanted = 0.0
     if abs(effect) > judgement.threshold:
         wanted = (_deviate(comparison, criteria, judgement.cases) * comparison.error / abs(effect)) ** 2
@@ -416,6 +455,14 @@ def _odds(judgement: Judgement) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
+
+
+def _said(effect: float, criteria: Criteria) -> str:
+    """``3.2 % worse``; a signed change where nobody said what is worse."""
+    if criteria.better == "unknown":
+        return _signed(effect)
+    shown = _percent(abs(effect))
+    return "unchanged" if effect == 0 else f"{shown} {'worse' if effect > 0 else 'better'}"
 
 
 def _signed(share: float) -> str:

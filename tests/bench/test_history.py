@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 from bench.errors import UsageError
-from bench.history import Commit, exit_code, point_error, read_history
+from bench.history import exit_code, read_history
+from bench.history_output.text import verdict
+from bench.history_points import point_error
+from bench.history_series import Commit
+from bench.store.layout import runs_folder
 from bench.store.reader import Store
 from tests.bench.history_rows import ABSENT, FAILED, IDENTITY, commit_of, store_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.history import History
+    from bench.history_series import History
 
 
 def numbers(nights: int, seed: int = 0) -> list[float]:
@@ -72,8 +76,7 @@ def test_failures_and_missing_cases_are_gaps(tmp_path: Path) -> None:
     assert [point.status for point in whole.points].count("ok") == 18
     assert (whole.points[5].status, whole.points[5].value, whole.points[5].reason) == ("failed", None, "rank 1 died")
     assert (whole.points[8].status, whole.points[8].value) == ("missing", None)
-    # Alone the runs without the case are no runs of it.
-    assert len(one.points) == 19
+    assert one.points == whole.points
 
 
 def test_a_case_that_is_newer_than_the_suite_has_no_gap_before_it(tmp_path: Path) -> None:
@@ -92,6 +95,126 @@ def test_a_newest_run_that_failed_or_lacks_the_case_was_not_measured(tmp_path: P
     assert exit_code(read(tmp_path)) == 4
     store_run(tmp_path, 22, {"a": 100.0, "b": 100.0})
     assert exit_code(read(tmp_path)) == 0
+
+
+@pytest.mark.parametrize("where", [(), ("op=a",), ("op=a", "bytes=1024")])
+def test_a_filter_hides_no_gap(tmp_path: Path, where: tuple[str, ...]) -> None:
+    for night, value in enumerate(numbers(20)):
+        store_run(tmp_path, night, {"a": value})
+    store_run(tmp_path, 20, {"other": 100.0})
+    history = read(tmp_path, *where)
+    assert history.series[0].newest.status == "missing"
+    assert exit_code(history) == 4
+
+
+def test_a_run_with_rows_of_other_metrics_only_is_a_gap(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(20)):
+        store_run(tmp_path, night, {"a": value})
+    store_run(tmp_path, 20, {"a": 1.0}, metric="setup_time")
+    assert read(tmp_path).series[0].newest.status == "missing"
+    assert exit_code(read(tmp_path)) == 4
+
+
+def test_a_gap_belongs_to_the_series_in_force(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(40)):
+        store_run(tmp_path, night, {"a": value}, method_version=1 if night < 20 else 2)
+    store_run(tmp_path, 40, {"b": 1.0}, method_version=2)
+    assert [len(one.points) for one in read(tmp_path, "op=a").series] == [20, 21]
+    store_run(tmp_path, 41, {"b": 1.0}, method_version=3)
+    assert [len(one.points) for one in read(tmp_path, "op=a").series] == [20, 22]
+
+
+def store_crash(store: Path, night: int, after_header: bytes = b"", header: bytes | None = None) -> str:
+    """A run whose writer is gone: what is in its file after the header, or in place of all."""
+    run_id = store_run(store, night, {"a": 1.0})
+    record = Store(store).record(run_id)
+    record.writer = {}
+    (runs_folder(store) / f"{run_id}.parquet").unlink()
+    content = f"{record.to_json()}\n".encode() + after_header if header is None else header
+    (runs_folder(store) / f"{run_id}.jsonl").write_bytes(content)
+    return run_id
+
+
+@pytest.mark.parametrize("where", [(), ("op=a",)])
+@pytest.mark.parametrize("after_header", [b"", b'{"run_id": "2026'])
+def test_a_run_that_ended_before_its_first_row_is_a_gap(
+    tmp_path: Path, where: tuple[str, ...], after_header: bytes
+) -> None:
+    for night, value in enumerate(numbers(20)):
+        store_run(tmp_path, night, {"a": value})
+    run_id = store_crash(tmp_path, 20, after_header)
+    history = read(tmp_path, *where)
+    newest = history.series[0].newest
+    assert (newest.run_id, newest.status) == (run_id, "missing")
+    assert newest.reason == "the run ended before its first row of the suite"
+    assert exit_code(history) == 4
+    store_run(tmp_path, 21, {"a": 100.0})
+    assert [point.status for point in read(tmp_path).series[0].points[-2:]] == ["missing", "ok"]
+    assert exit_code(read(tmp_path)) == 0
+
+
+def test_a_run_of_another_suite_that_ended_early_is_no_gap(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(20)):
+        store_run(tmp_path, night, {"a": value})
+    run_id = store_run(tmp_path, 20, {}, suite="memory")
+    assert Store(tmp_path).resolve("latest") == run_id
+    assert exit_code(read(tmp_path)) == 0
+
+
+def test_a_sealed_run_without_a_row_is_a_gap(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(20)):
+        store_run(tmp_path, night, {"a": value})
+    store_run(tmp_path, 20, {})
+    assert exit_code(read(tmp_path)) == 4
+
+
+def test_a_first_run_of_a_new_machine_that_left_no_row_does_not_pass(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(20)):
+        store_run(tmp_path, night, {"a": value})
+    run_id = store_run(tmp_path, 20, {}, identity={**IDENTITY, "torch": "2.14.0"})
+    history = read(tmp_path)
+    assert (history.lost, exit_code(history)) == (run_id, 4)
+    assert verdict(history) == (
+        f"1 series judged together; no regression stands; the newest run, {run_id}, left no row.",
+        "bad",
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\x93random"])
+def test_a_file_without_a_header_is_told_and_does_not_pass_as_the_newest(tmp_path: Path, content: bytes) -> None:
+    for night, value in enumerate(numbers(20)):
+        store_run(tmp_path, night, {"a": value})
+    run_id = store_crash(tmp_path, 20, header=content)
+    history = read(tmp_path)
+    assert [f"{run_id}.jsonl: no header can be read" in note for note in history.notes] == [True]
+    assert (history.lost, exit_code(history)) == (run_id, 4)
+    store_run(tmp_path, 21, {"a": 100.0})
+    later = read(tmp_path)
+    assert len(later.notes) == 1
+    assert (later.lost, exit_code(later)) == ("", 0)
+
+
+def test_negative_values_have_one_sign_of_change(tmp_path: Path) -> None:
+    for night, value in enumerate(numbers(40)):
+        store_run(tmp_path, night, {"a": -value * (0.8 if night >= 20 else 1)})
+    (one,) = read(tmp_path).series
+    (change,) = one.changes
+    assert change.kind == "regression"
+    assert change.found.effect == pytest.approx(0.2, abs=0.01)
+    assert one.trend == pytest.approx(0.2, abs=0.01)
+
+
+def test_hostile_values_cannot_act_in_messages(tmp_path: Path) -> None:
+    store_run(tmp_path, 0, {"a": 1.0}, params={"k\x1b[31m": "v\x1b]0;x\x07\nnext"})
+    for where in ("op=z", "zzz=a", "k\x1b[31m=a"):
+        with pytest.raises(UsageError) as caught:
+            read(tmp_path, where)
+        assert str(caught.value).isprintable()
+    store_run(tmp_path, 1, {"a": 1.0}, metric="m\x1b[31m", suite="s\x1b[31m")
+    for metric, suite in (("zzz", None), ("latency", "zzz")):
+        with pytest.raises(UsageError) as caught:
+            read_history(Store(tmp_path), metric, suite=suite)
+        assert str(caught.value).isprintable()
 
 
 def test_what_is_never_judged_does_not_pass(tmp_path: Path) -> None:
