@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path  # noqa: TC003  # typer reads the annotations when it runs
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -273,12 +273,30 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
+def _drop_output() -> None:
+    """Send what standard output still holds nowhere, or Python would complain again when it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end_for(error: OSError) -> NoReturn:
+    """End with one line: a disk that is full, say; never with 1, the code of a regression."""
+    _drop_output()
+    if isinstance(error, BrokenPipeError):
+        sys.exit(EXIT_OK)
+    reason = error.strerror or str(error) or type(error).__name__
+    where = error.filename if error.filename is not None else "standard output"
+    verb = "use" if error.filename is not None else "write"
+    print(f"bench: cannot {verb} {where}: {reason}", file=sys.stderr)
+    sys.exit(EXIT_NOT_MEASURED)
+
+
 def main() -> None:
     """Entry point: errors that a user can meet end with one line and their exit code."""
     _open_standard_streams()
     try:
         _add_commands_of_other_packages()
         status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+        sys.stdout.flush()
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -288,9 +306,11 @@ def main() -> None:
         sys.exit(EXIT_NOT_MEASURED)
     except SystemExit:
         # Typer ends with 1, here the code of a regression, when whoever reads our output (head, say) has enough.
-        # No verb ends this way itself. Python would complain again when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # No verb ends this way itself.
+        _drop_output()
         sys.exit(EXIT_OK)
+    except OSError as error:
+        _end_for(error)
     except Exception as error:
         if hasattr(error, "format_message"):  # click's own usage errors, whichever copy of click typer brings
             print(f"bench: {error.format_message()}; see --help", file=sys.stderr)

@@ -224,6 +224,11 @@ class Architecture:
             raise ValueError(f"architecture {self.name!r} has no layers")
 
     @property
+    def has_experts(self) -> bool:
+        """Whether any layer has routed experts."""
+        return any(layer.experts is not None for layer in (*self.layers, *self.encoder))
+
+    @property
     def moe_layer(self) -> Layer:
         """The first layer with routed experts.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ciera_piper_core.models.architecture import MLA, Architecture, Attention, Experts, FeedForward, Layer
+from ciera_piper_core.models.wording import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,11 +80,23 @@ def model(text: str) -> Architecture:
     if text in _catalogue():
         return load(text)
     path = Path(text)
-    if path.suffix == ".json" or path.exists():
+    if path.suffix == ".json" or _exists(path):
         from ciera_piper_core.models.hf import read_config
 
         return read_config(path)
-    raise ValueError(f"unknown model {text!r}; {_near(text)}; or give the path of a config.json")
+    near = difflib.get_close_matches(text[:100], _catalogue(), n=3, cutoff=0.6)
+    if near:
+        help_ = f"did you mean {' or '.join(near)}? Otherwise give the path of a config.json"
+    else:
+        help_ = f"give the path of a config.json, or one of {', '.join(_catalogue())}"
+    raise ValueError(f"unknown model {shorten(text)!r}; {help_}")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def parse(name: str, table: dict[str, Any]) -> Architecture:

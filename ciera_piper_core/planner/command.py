@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ciera_piper_core.models.wording import shorten
+
 if TYPE_CHECKING:
     from ciera_piper_core.planner.explain import Explanation
+    from ciera_piper_core.planner.export import Format
+    from ciera_piper_core.planner.fitting import Smallest
     from ciera_piper_core.planner.range import RangePlan
     from ciera_piper_core.planner.search import Plan
     from ciera_piper_core.planner.strategy import Question
@@ -36,10 +40,14 @@ def plan(
     ] = "64",
     sequence: Annotated[int, typer.Option("--sequence", help="Tokens of a sequence.")] = 4096,
     global_batch: Annotated[
-        int | None, typer.Option("--global-batch", help="Sequences a step over all GPUs.", show_default="4 x GPUs")
+        int | None,
+        typer.Option("--global-batch", help="Sequences a step over all GPUs.", show_default="4 times --gpus"),
     ] = None,
     sequences_per_gpu: Annotated[
-        int | None, typer.Option("--sequences-per-gpu", help="Sequences a step through each GPU, instead.")
+        int | None,
+        typer.Option(
+            "--sequences-per-gpu", help="Instead: sequences a step through each GPU; EP x DP times that in all."
+        ),
     ] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", help="adam, adafactor, sgd, sgd_momentum.")] = "adam",
     precision: Annotated[str, typer.Option("--precision", help="bf16 or fp16, with float32 master weights.")] = "bf16",
@@ -73,7 +81,10 @@ def plan(
     export: Annotated[
         int | None, typer.Option("--export", metavar="K", help="Print strategy K as settings of --format.")
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="executor, megatron, deepspeed or torchtitan.")] = "executor",
+    format: Annotated[
+        str | None,
+        typer.Option("--format", help="executor, megatron, deepspeed or torchtitan.", show_default="executor"),
+    ] = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="Compare with the Piper paper's tables and published dense results.")
     ] = False,
@@ -84,6 +95,7 @@ def plan(
     Example: bench plan --model deepseek-v3 --platform frontier --gpus 4096 --explain 1
     """
     try:
+        _refuse_contradictions(paper, model, explain, html, export, format, as_json)
         if paper:
             _show_paper(as_json)
             return
@@ -115,9 +127,40 @@ def plan(
             mtp=mtp,
             overlap=_overlap(overlap or ()),
         )
-        _run(question, first, top, explain, html, export, format, as_json)
+        _run(question, first, top, explain, html, export, format or "executor", as_json)  # type: ignore[arg-type]
     except ValueError as error:
         raise PlanError(str(error)) from None
+    except OverflowError as error:
+        raise PlanError(f"a number of this question is too large to plan with ({error})") from None
+
+
+def _refuse_contradictions(
+    paper: bool,
+    model: str | None,
+    explain: int | None,
+    html: Path | None,
+    export: int | None,
+    format: str | None,
+    as_json: bool,
+) -> None:
+    """Raise a ``ValueError`` where an option would have no effect, or a page no place, before anything is searched."""
+    if paper and any(each is not None for each in (model, explain, html, export, format)):
+        raise ValueError("--paper compares models of its own; of the other options it takes --json alone")
+    if format is not None:
+        from ciera_piper_core.planner.export import FORMATS
+
+        if format not in FORMATS:
+            raise ValueError(f"unknown format {shorten(format)!r}; known: {', '.join(FORMATS)}")
+        if export is None:
+            raise ValueError("--format belongs to --export K; add the number of a strategy, as in --export 1")
+    if export is not None and as_json:
+        raise ValueError("--export prints a strategy's settings alone, --json the plan; give one of them")
+    if export is not None and explain is not None:
+        raise ValueError("--export prints a strategy's settings alone; leave --explain out")
+    if html is not None:
+        from ciera_piper_core.planner.page import refuse_place
+
+        refuse_place(html)
 
 
 def _run(
@@ -127,7 +170,7 @@ def _run(
     number: int | None,
     html: Path | None,
     exported: int | None,
-    format: str,
+    format: Format,
     as_json: bool,
 ) -> None:
     """Search, then show what was asked for."""
@@ -144,15 +187,17 @@ def _run(
     if not len(answer):
         # On how many it would fit is asked of all that the batch allows: the default batch grows with the GPUs.
         smallest = smallest_gpus(replace(question, only=_without_mesh(question)), 1, question.platform.max_gpus)
-    if exported is not None:
-        _print_export(answer, exported, format)
-        return
-    explanation = explain(answer, number) if number is not None and len(answer) else None
     if html is not None:
         from ciera_piper_core.planner.page import write_page
 
         write_page(html, answer, smallest)
         print(f"page: {html}", file=sys.stderr)
+    if exported is not None:
+        _print_export(answer, exported, format)
+        return
+    explanation = explain(answer, number) if number is not None and len(answer) else None
+    if number is not None and explanation is None:
+        print(f"there is no strategy {number} to explain: nothing fits", file=sys.stderr)
     if as_json:
         from ciera_piper_core.planner.record import plan_record
 
@@ -175,7 +220,7 @@ def _search_range(question: Question, first: int) -> RangePlan:
 
 
 def _print_text(
-    answer: Plan, top: int, smallest: int | None, of_range: RangePlan | None, explanation: Explanation | None
+    answer: Plan, top: int, smallest: Smallest | None, of_range: RangePlan | None, explanation: Explanation | None
 ) -> None:
     from ciera_piper_core.planner import terminal
 
@@ -189,15 +234,16 @@ def _print_text(
     print("\n\n".join(block for block in blocks if block))
 
 
-def _print_export(answer: Plan, number: int, format: str) -> None:
-    from ciera_piper_core.planner.export import FORMATS, export
+def _print_export(answer: Plan, number: int, format: Format) -> None:
+    from ciera_piper_core.planner.export import export
 
-    if format not in FORMATS:
-        raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
     if not 1 <= number <= len(answer):
         fitting = f"1 to {len(answer)}" if len(answer) else "none: nothing fits"
         raise ValueError(f"there is no strategy {number} to export; the plan has {fitting}")
-    print(export(answer[number - 1].strategy, answer.question, format), end="")
+    exported = export(answer[number - 1].strategy, answer.question, format)
+    print(exported.text, end="")
+    for line in exported.notes:
+        print(line, file=sys.stderr)
 
 
 def _show_paper(as_json: bool) -> None:
@@ -224,7 +270,9 @@ def _overlap(texts: list[str] | tuple[str, ...]) -> Any:
     for text in texts:
         name, _, value = text.partition("=")
         if name not in known:
-            raise ValueError(f"--overlap takes KIND=SHARE with one of {', '.join(known)}, not {text!r}")
+            raise ValueError(f"--overlap takes KIND=SHARE with one of {', '.join(known)}, not {shorten(text)!r}")
+        if name in shares:
+            raise ValueError(f"--overlap {name} is given twice; give one share")
         try:
             shares[name] = float(value)
         except ValueError:

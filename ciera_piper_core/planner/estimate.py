@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +44,10 @@ class Estimates:
     step_seconds: Floats
     mfu: Floats
     hfu: Floats
+
+    def take(self, which: Ints) -> Estimates:
+        """Those of some of the strategies."""
+        return Estimates(*(getattr(self, each.name)[which] for each in fields(self)))
 
 
 class Estimator:
@@ -97,6 +101,20 @@ class Estimator:
             seconds[here] = self.timing.step(pp, schedule, rows, state, layers and layers.take(here)).total
         mfu, hfu = self.utilisation(strategies, seconds)
         return Estimates(peak, fullest, seconds, mfu, hfu)
+
+    def simulated_step_seconds(self, strategies: Strategies) -> Floats:
+        """Seconds of a step with the pipeline simulated over the stages as they are, shape ``(strategies,)``.
+
+        A pipeline of one stage is a sum, which ``estimate`` has exactly, whatever its microbatches.
+        """
+        seconds = np.zeros(len(strategies))
+        for pp, schedule, here in groups(strategies):
+            rows = strategies.take(here)
+            state = self.footprint.state_bytes(pp, schedule, rows)
+            times = self.timing.step(pp, schedule, rows, state)
+            pipeline = times.pipeline if pp == 1 else self.timing.simulated_pipeline(pp, schedule, rows)
+            seconds[here] = times.total - times.pipeline + pipeline
+        return seconds
 
     def peaks(self, strategies: Strategies) -> Floats:
         """Peak bytes of the fullest rank alone, which is quicker than ``estimate``."""

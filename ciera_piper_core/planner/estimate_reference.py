@@ -46,7 +46,9 @@ class Reference:
     """What the oracle says of one strategy.
 
     Attributes:
-        rank_bytes: peak of each pipeline rank. step_seconds, mfu, hfu: as of ``Estimates``.
+        rank_bytes: peak of each pipeline rank.
+        step_seconds, mfu, hfu: as of ``Estimates``, where the slowest rank's work stands for every
+            stage's, or with the stages as they are.
     """
 
     rank_bytes: list[float]
@@ -55,10 +57,15 @@ class Reference:
     hfu: float
 
 
-def reference_estimate(question: Question, strategy: Strategy) -> Reference:
-    """The estimate of one strategy, by plain loops."""
-    ranks = _layers_of_ranks(question, strategy)
-    step = _step_seconds(question, strategy, ranks)
+def reference_estimate(question: Question, strategy: Strategy, *, simulated: bool = False) -> Reference:
+    """The estimate of one strategy, by plain loops.
+
+    Args:
+        simulated: run the operations over the stages as they are, not over equal ones.
+    """
+    stages = _layers_of_stages(question, strategy)
+    ranks = _layers_of_ranks(strategy, stages)
+    step = _step_seconds(question, strategy, ranks, stages if simulated else None)
     model = model_flops(question.architecture, question.sequence, question.convention, mtp=question.mtp).total
     again = 0.0
     for layers in ranks:
@@ -81,8 +88,8 @@ def _schedule(strategy: Strategy) -> Schedule:
     return strategy.schedule  # type: ignore[return-value]
 
 
-def _layers_of_ranks(question: Question, strategy: Strategy) -> list[list[Layer]]:
-    """The layers of each pipeline rank."""
+def _layers_of_stages(question: Question, strategy: Strategy) -> list[list[Layer]]:
+    """The layers of each stage, in order of the model."""
     architecture, schedule = question.architecture, _schedule(strategy)
     layers = [*architecture.encoder, *architecture.layers]
     stages = strategy.pp * chunks_of(schedule)
@@ -91,8 +98,13 @@ def _layers_of_ranks(question: Question, strategy: Strategy) -> list[list[Layer]
         held[stage].append(layer)
     if question.mtp:
         held[-1] += architecture.mtp
+    return held
+
+
+def _layers_of_ranks(strategy: Strategy, stages: list[list[Layer]]) -> list[list[Layer]]:
+    """The layers of each pipeline rank."""
     return [
-        [layer for stage in stage_of_chunk(schedule, strategy.pp, rank) for layer in held[stage]]
+        [layer for stage in stage_of_chunk(_schedule(strategy), strategy.pp, rank) for layer in stages[stage]]
         for rank in range(strategy.pp)
     ]
 
@@ -223,7 +235,9 @@ def _layer_seconds(question: Question, strategy: Strategy, layer: Layer) -> np.n
     return np.array([forward + exchanged, backward + exchanged + again, weight])
 
 
-def _step_seconds(question: Question, strategy: Strategy, ranks: list[list[Layer]]) -> float:
+def _step_seconds(
+    question: Question, strategy: Strategy, ranks: list[list[Layer]], stages: list[list[Layer]] | None
+) -> float:
     platform, architecture, schedule = question.platform, question.architecture, _schedule(strategy)
     of_layer = {layer: _layer_seconds(question, strategy, layer) for layers in ranks for layer in layers}
     of_ranks = [sum((of_layer[layer] for layer in layers), np.zeros(3)) for layers in ranks]
@@ -231,17 +245,21 @@ def _step_seconds(question: Question, strategy: Strategy, ranks: list[list[Layer
     vocabulary = architecture.output_vocab or architecture.vocab
     output = output_passes(platform, architecture.hidden, vocabulary, tokens, tensor_parallel=strategy.tp)
     heads = 1 + (len(architecture.mtp) if question.mtp else 0)
+    at_end = heads * np.array([float(part) for part in (output.forward, output.backward_input, output.backward_weight)])
     for rank in range(strategy.pp):
         if _has(strategy, -1, rank):
-            parts = (output.forward, output.backward_input, output.backward_weight)
-            of_ranks[rank] = of_ranks[rank] + heads * np.array([float(part) for part in parts])
+            of_ranks[rank] = of_ranks[rank] + at_end
     slowest = max(of_ranks, key=lambda each: float(each.sum())) / chunks_of(schedule)
+    of_stages = np.stack([slowest] * strategy.pp * chunks_of(schedule))
+    if stages is not None:
+        of_stages = np.stack([sum((of_layer[layer] for layer in layers), np.zeros(3)) for layers in stages])
+        of_stages[-1] += at_end
     element = PRECISIONS[question.precision].weight_bytes
     sent = tokens * architecture.hidden * element * (2 if architecture.encoder else 1)
     hop = float(point_to_point_seconds(platform, sent, strategy.gpus > platform.gpus_per_node))
     hop *= 1 - question.overlap.point_to_point
     order = operations(schedule, strategy.pp, strategy.microbatches)
-    pipeline = simulate(order, float(slowest[0]), float(slowest[1]), float(slowest[2]), hop).step_seconds
+    pipeline = simulate(order, of_stages[:, 0], of_stages[:, 1], of_stages[:, 2], hop).step_seconds
     busy = float(slowest.sum()) * chunks_of(schedule) * strategy.microbatches
     state = max(_state_bytes(question, strategy, layers, rank) for rank, layers in enumerate(ranks))
     after = sum(

@@ -11,6 +11,8 @@ from ciera_piper_core.planner.communication import dispatch_bytes, origin
 from ciera_piper_core.planner.compute import notes
 from ciera_piper_core.planner.estimate import columns_of
 from ciera_piper_core.planner.memory import PRECISIONS
+from ciera_piper_core.planner.migration import migration_in
+from ciera_piper_core.planner.paper_memory import paper_rank_bytes
 from ciera_piper_core.planner.schedule_operations import operations
 from ciera_piper_core.planner.schedule_simulation import simulate
 from ciera_piper_core.planner.schedules import chunks_of, in_flight
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ciera_piper_core.planner.estimate import Estimator
+    from ciera_piper_core.planner.migration import Migration
     from ciera_piper_core.planner.schedule_simulation import Timeline
     from ciera_piper_core.planner.schedules import Schedule
     from ciera_piper_core.planner.search import Plan, Prediction
@@ -58,11 +61,14 @@ class Explanation:
         prediction: what the plan says of it. number: its place in the ranking, from 1.
         memory: bytes of each pipeline rank by component, the largest first; they add up to ``rank_bytes``.
         rank_bytes: peak bytes of each rank. rank_layers: layers that each holds. in_flight: microbatches.
-        time: seconds of the step by component, of the slowest rank; they add up to the step.
+        time: seconds of the step by component, of the slowest rank; they add up to the step of ``prediction``.
         exchanges: communication.
         timeline: the schedule's operations over the stages as they are, or None if there are too many.
         simulated_step_seconds: the step with that pipeline; None likewise.
         flops_per_token, recomputed_flops_per_token: behind MFU and HFU.
+        paper_rank_bytes: peak bytes of each rank by the paper's own formula; None with TP, or of a model that the
+            formula cannot take.
+        migration: what moving a layer's experts would cost at worst; None without expert parallelism.
         known: how each quantity is known, a line each.
     """
 
@@ -78,6 +84,8 @@ class Explanation:
     simulated_step_seconds: float | None
     flops_per_token: float
     recomputed_flops_per_token: float
+    paper_rank_bytes: list[float] | None
+    migration: Migration | None
     known: list[str]
 
 
@@ -87,9 +95,8 @@ def explain(plan: Plan, number: int) -> Explanation:
     Raises:
         ValueError: there is no such strategy.
     """
-    if not 1 <= number <= len(plan):
-        fitting = f"1 to {len(plan)}" if len(plan) else "none"
-        raise ValueError(f"there is no strategy {number}; the plan has {fitting}")
+    if (absence := plan.absence(number)) is not None:
+        raise ValueError(absence)
     prediction, estimator = plan[number - 1], plan.estimator
     strategy = prediction.strategy
     schedule: Schedule = strategy.schedule  # type: ignore[assignment]
@@ -108,22 +115,30 @@ def explain(plan: Plan, number: int) -> Explanation:
         rank_bytes=[float(value) for value in np.sum([*memory.values()], axis=0)],
         rank_layers=[int(count) for count in estimator.kinds.by_rank(schedule, strategy.pp).sum(axis=1)],
         in_flight=[float(value) for value in in_flight(schedule, strategy.pp, strategy.microbatches)],
-        time=_time(estimator, strategy, rows),
+        time=step_components(estimator, strategy, prediction.step_seconds),
         exchanges=_exchanges(estimator, strategy, rows),
         timeline=timeline,
         simulated_step_seconds=None if timeline is None else timeline.step_seconds + after,
         flops_per_token=estimator.flops_per_token,
         recomputed_flops_per_token=estimator.recomputed_flops_per_token[strategy.checkpointing],
+        paper_rank_bytes=paper_rank_bytes(estimator.question, strategy),
+        migration=migration_in(estimator.question, strategy),
         known=_known(estimator, strategy),
     )
 
 
-def step_components(estimator: Estimator, strategy: Strategy) -> dict[str, float]:
-    """Seconds of a step by component; they add up to the step."""
-    return _time(estimator, strategy, columns_of(strategy))
+def step_components(estimator: Estimator, strategy: Strategy, step_seconds: float | None = None) -> dict[str, float]:
+    """Seconds of a step by component; they add up to the step.
+
+    Args:
+        step_seconds: of the step, as a plan predicts it; the estimate for equal stages if None.
+    """
+    return _time(estimator, strategy, columns_of(strategy), step_seconds)
 
 
-def _time(estimator: Estimator, strategy: Strategy, rows: Strategies) -> dict[str, float]:
+def _time(
+    estimator: Estimator, strategy: Strategy, rows: Strategies, step_seconds: float | None = None
+) -> dict[str, float]:
     """Of the slowest rank; what it waits for is the bubble."""
     schedule: Schedule = strategy.schedule  # type: ignore[assignment]
     timing, microbatches = estimator.timing, strategy.microbatches
@@ -154,7 +169,8 @@ def _time(estimator: Estimator, strategy: Strategy, rows: Strategies) -> dict[st
         add("output and loss: backward", float(output.backward[0]) * microbatches)
     state = estimator.footprint.state_bytes(strategy.pp, schedule, rows)
     times = timing.step(strategy.pp, schedule, rows, state)
-    add("waiting in the pipeline", float((times.pipeline - times.busy)[0]))
+    step = float(times.total[0]) if step_seconds is None else step_seconds
+    add("waiting in the pipeline", step - float((times.total - times.pipeline + times.busy)[0]))
     add("data-parallel exchange", float(times.replicated_sync[0]))
     add("data-parallel exchange of experts", float(times.expert_sync[0]))
     add("optimizer", float(times.optimizer[0]))
@@ -220,7 +236,8 @@ def _exchanges(estimator: Estimator, strategy: Strategy, rows: Strategies) -> li
         count = 2 * chunks_of(schedule) * strategy.microbatches
         hop = float(estimator.timing.hop_seconds(rows)[0])
         term = platform.terms["inter_node" if strategy.gpus > node else "intra_node"]
-        found.append(Exchange("send to the next stage (beside computation)", 2, size, count, hop * count, str(term)))
+        known_as = f"{term}; its delay is within 'waiting in the pipeline', while the sender goes on computing"
+        found.append(Exchange("send to the next stage", 2, size, count, hop * count, known_as))
     replicated = estimator.footprint.replicated_parameters(strategy.pp, schedule, strategy.tp).max()
     ranks = strategy.ep * strategy.dp
     if ranks > 1:
@@ -265,6 +282,6 @@ def _known(estimator: Estimator, strategy: Strategy) -> list[str]:
                 f"load of the busiest rank: {load:.3g} x the mean, the exact expectation under {question.routing};"
                 f" {dealt:.3g} x if popular experts were dealt out one to each rank in turn"
             )
-    lines.append(f"routing: assumed: {question.routing}")
+    lines.append(f"routing: assumed: {question.routing_text}")
     lines.append(question.overlap.describe())
     return list(dict.fromkeys(lines))

@@ -1,8 +1,9 @@
-"""A strategy as launch settings of the executor, or as arguments of Megatron-LM, DeepSpeed or torchtitan."""
+"""A strategy as launch settings of the executor, or as a configuration of Megatron-LM, DeepSpeed or torchtitan."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ciera_piper_core.planner.schedules import TORCH_CLASS, chunks_of, stage_of_chunk
@@ -18,20 +19,37 @@ Format = Literal["executor", "megatron", "deepspeed", "torchtitan"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 SETTINGS_VERSION = 1
+DEEPSPEED_VERSION = "0.19"
+TORCHTITAN_VERSION = "0.2.2"
+"""Releases that the formats are for; torchtitan's is the last whose configuration is TOML."""
+
+EXPERTS_SHARDED = "also shards the experts' state over DP, which this plan does not count"
 
 
-def export(strategy: Strategy, question: Question, format: Format) -> str:
-    """The strategy in that format, ending with a newline.
+@dataclass(frozen=True)
+class Exported:
+    """A strategy in another system's words.
 
-    What the other system cannot do is said in a comment, never left out in silence. Formats follow
-    Megatron-LM, DeepSpeed 0.19 and torchtitan as of August 2026.
+    Attributes:
+        text: valid in its format as it stands, ending with a newline; with comments where the format has them.
+        notes: lines for people beside it, where the format has no comments.
+    """
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def export(strategy: Strategy, question: Question, format: Format) -> Exported:
+    """The strategy in that format.
+
+    What the other system cannot do is said in a comment or a note, never left out in silence.
 
     Raises:
         ValueError: an unknown format.
     """
     if format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
-    writers: dict[Format, Callable[[Strategy, Question], str]] = {
+    writers: dict[Format, Callable[[Strategy, Question], Exported]] = {
         "executor": _executor,
         "megatron": _megatron,
         "deepspeed": _deepspeed,
@@ -75,12 +93,12 @@ def executor_settings(strategy: Strategy, question: Question) -> dict[str, Any]:
     }
 
 
-def _executor(strategy: Strategy, question: Question) -> str:
-    return json.dumps(executor_settings(strategy, question), indent=2) + "\n"
+def _executor(strategy: Strategy, question: Question) -> Exported:
+    return Exported(json.dumps(executor_settings(strategy, question), indent=2) + "\n")
 
 
-def _megatron(strategy: Strategy, question: Question) -> str:
-    """Arguments of ``pretrain_gpt.py``; the model's own arguments are the user's."""
+def _megatron(strategy: Strategy, question: Question) -> Exported:
+    """Arguments of ``pretrain_gpt.py`` as an array of bash; the model's own arguments are the user's."""
     arguments = [
         f"--tensor-model-parallel-size {strategy.tp}",
         f"--pipeline-model-parallel-size {strategy.pp}",
@@ -107,11 +125,13 @@ def _megatron(strategy: Strategy, question: Question) -> str:
         arguments.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
     if strategy.zero_stage == 1:
         arguments.append("--use-distributed-optimizer")
-        notes.append("its distributed optimizer also shards the experts' state over DP, which this plan does not count")
+        if strategy.dp > 1 and question.architecture.has_experts:
+            notes.append(f"its distributed optimizer {EXPERTS_SHARDED}")
     elif strategy.zero_stage > 1:
         sharding = {2: "optim_grads", 3: "optim_grads_params"}[strategy.zero_stage]
         arguments.append(f"--use-megatron-fsdp --data-parallel-sharding-strategy {sharding}")
-        notes.append("Megatron-FSDP also shards the experts over DP, which this plan does not count")
+        if strategy.dp > 1 and question.architecture.has_experts:
+            notes.append(f"Megatron-FSDP {EXPERTS_SHARDED}")
     if strategy.alltoall != "flat" and strategy.ep > 1:
         notes.append(f"it has no {strategy.alltoall} all-to-all; the plan's time for it does not hold")
     if question.placement == "uneven":
@@ -136,13 +156,13 @@ def _megatron_stages(strategy: Strategy, question: Question, notes: list[str]) -
     return [f"--pipeline-model-parallel-layout '{'|'.join(parts)}'"]
 
 
-def _shell(strategy: Strategy, notes: list[str], arguments: list[str]) -> str:
+def _shell(strategy: Strategy, notes: list[str], arguments: list[str]) -> Exported:
     lines = [f"# {strategy}", f"# world size {strategy.gpus}", *(f"# note: {note}" for note in notes)]
-    return "\n".join([*lines, " \\\n".join(arguments)]) + "\n"
+    return Exported("\n".join([*lines, "MEGATRON_ARGUMENTS=(", *(f"  {each}" for each in arguments), ")"]) + "\n")
 
 
-def _deepspeed(strategy: Strategy, question: Question) -> str:
-    """A DeepSpeed configuration, with what its Python side has to be told in comments before it."""
+def _deepspeed(strategy: Strategy, question: Question) -> Exported:
+    """A DeepSpeed configuration; what its Python side has to be told is in the notes, since JSON has no comments."""
     config: dict[str, Any] = {
         "train_batch_size": strategy.global_batch,
         "train_micro_batch_size_per_gpu": strategy.sequences_per_microbatch,
@@ -153,7 +173,7 @@ def _deepspeed(strategy: Strategy, question: Question) -> str:
         config[question.precision] = {"enabled": True}
     if question.optimizer == "adam":
         config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-4}}
-    notes = []
+    notes = [f"made for DeepSpeed {DEEPSPEED_VERSION}"]
     if strategy.ep > 1:
         notes.append(f"MoE layers: deepspeed.moe.layer.MoE(..., ep_size={strategy.ep})")
     if strategy.pp > 1:
@@ -174,18 +194,20 @@ def _deepspeed(strategy: Strategy, question: Question) -> str:
         notes.append("selective checkpointing is the model's own to do: compute the attention core again")
     if strategy.zero_stage == 3 and strategy.ep > 1 and strategy.pp == 1:
         notes.append("its MoE layer refuses ZeRO 3; use AutoEP (`expert_parallel`) or stage 1 or 2")
+    if strategy.zero_stage > 0 and strategy.dp > 1 and question.architecture.has_experts:
+        notes.append(f"its ZeRO {EXPERTS_SHARDED}")
     if strategy.tp > 1:
         config["tensor_parallel"] = {"autotp_size": strategy.tp}
     if question.optimizer != "adam":
         notes.append(f"pass {question.optimizer} to deepspeed.initialize yourself")
     if strategy.alltoall != "flat" and strategy.ep > 1:
         notes.append(f"it has no {strategy.alltoall} all-to-all; the plan's time for it does not hold")
-    lines = [f"// {strategy}", f"// world size {strategy.gpus}", *(f"// note: {note}" for note in notes)]
-    return "\n".join(lines) + "\n" + json.dumps(config, indent=2) + "\n"
+    lines = (str(strategy), f"world size {strategy.gpus}", *(f"note: {note}" for note in notes))
+    return Exported(json.dumps(config, indent=2) + "\n", lines)
 
 
-def _torchtitan(strategy: Strategy, question: Question) -> str:
-    """Fields of a ``Trainer.Config`` in Python, which is how torchtitan is configured."""
+def _torchtitan(strategy: Strategy, question: Question) -> Exported:
+    """Sections of the TOML job configuration of torchtitan, which ``--job.config_file`` takes."""
     schedule: Schedule = strategy.schedule  # type: ignore[assignment]
     data_ranks = strategy.ep * strategy.dp
     notes = []
@@ -193,37 +215,52 @@ def _torchtitan(strategy: Strategy, question: Question) -> str:
     sharded = data_ranks if strategy.zero_stage >= 2 else strategy.ep
     if strategy.zero_stage < 2 and data_ranks > 1:
         notes.append(f"FSDP has no ZeRO {strategy.zero_stage}; sharding over EP alone comes nearest")
+    if strategy.dp > 1 and strategy.zero_stage >= 2 and question.architecture.has_experts:
+        notes.append(f"it {EXPERTS_SHARDED}")
     if strategy.tp > 1:
-        notes.append("it spreads whole experts over TP ranks too, where this plan cuts each of them")
-    if strategy.dp > 1 and strategy.zero_stage >= 2:
-        notes.append("it also shards the experts over DP, which this plan does not count")
+        notes.append("its tensor parallelism is with sequence parallelism, which needs less memory than this plan says")
     if strategy.alltoall != "flat" and strategy.ep > 1:
         notes.append(f"it has no {strategy.alltoall} all-to-all; the plan's time for it does not hold")
     if question.placement == "uneven":
         notes.append("it needs EP to divide the experts")
-    tokens = strategy.sequences_per_microbatch * question.sequence
+    if strategy.checkpointing == "selective":
+        notes.append("its selective checkpointing keeps the attention's output and every second product")
+    if question.precision == "fp16":
+        notes.append("it has bfloat16 and float32, no float16; bfloat16 is set")
+    if question.optimizer != "adam":
+        notes.append(f"it has Adam and AdamW, no {question.optimizer}; choose an optimizer and its section yourself")
+    # With a pipeline, a batch goes through it cut into microbatches; without one, gradients add up over batches.
+    pipelined = strategy.pp > 1
+    training = {
+        "local_batch_size": strategy.sequences_per_gpu if pipelined else strategy.sequences_per_microbatch,
+        "global_batch_size": strategy.global_batch,
+        "seq_len": question.sequence,
+        "mixed_precision_param": "bfloat16",
+    }
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": data_ranks // sharded,
         "data_parallel_shard_degree": sharded,
         "fsdp_reshard_after_forward": "always" if strategy.zero_stage == 3 else "never",
         "tensor_parallel_degree": strategy.tp,
         "expert_parallel_degree": strategy.ep,
+        # The plan cuts each expert over TP; that needs EP there.
+        "expert_tensor_parallel_degree": strategy.tp if strategy.ep > 1 else 1,
         "pipeline_parallel_degree": strategy.pp,
     }
-    if strategy.pp > 1:
+    if pipelined:
         parallelism["pipeline_parallel_schedule"] = TORCH_CLASS[schedule]
-        parallelism["num_pp_microbatches"] = strategy.microbatches
+        parallelism["pipeline_parallel_microbatch_size"] = strategy.sequences_per_microbatch
+        if schedule == "dualpipev" and strategy.checkpointing != "none":
+            parallelism["pipeline_parallel_expert_parallel_overlap"] = False
         parallelism["module_fqns_per_model_part"] = _module_names(strategy, question)
-    training = {
-        "num_tokens_per_microbatch_per_dp_rank": tokens,
-        "num_tokens_per_train_step": strategy.global_batch * question.sequence,
-        "max_context_length": question.sequence,
-    }
-    checkpointing = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
-    lines = [f"# {strategy}", f"# world size {strategy.gpus}", *(f"# note: {note}" for note in notes)]
-    lines += [_call("parallelism", "ParallelismConfig", parallelism), _call("training", "TrainingConfig", training)]
-    lines.append(f"activation_checkpoint={checkpointing[strategy.checkpointing]},")
-    return "\n".join(lines) + "\n"
+    checkpointing: dict[str, Any] = {"mode": strategy.checkpointing}
+    if strategy.checkpointing == "selective":
+        checkpointing["selective_ac_option"] = "op"
+    lines = [f"# {strategy}", f"# world size {strategy.gpus}", f"# for torchtitan {TORCHTITAN_VERSION}; add [model]"]
+    lines += [f"# note: {note}" for note in notes]
+    sections = {"training": training, "parallelism": parallelism, "activation_checkpoint": checkpointing}
+    lines += [line for name, values in sections.items() for line in ("", *_section(name, values))]
+    return Exported("\n".join(lines) + "\n")
 
 
 def _module_names(strategy: Strategy, question: Question) -> list[list[str]]:
@@ -231,10 +268,10 @@ def _module_names(strategy: Strategy, question: Question) -> list[list[str]]:
     held = executor_settings(strategy, question)["stage_layers"]
     parts = [[f"layers.{layer}" for layer in layers] for layers in held]
     parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", "lm_head"]
+    parts[-1] += ["norm", "output"]
     return parts
 
 
-def _call(field: str, name: str, values: dict[str, Any]) -> str:
-    inner = "".join(f"    {key}={value!r},\n" for key, value in values.items())
-    return f"{field}={name}(\n{inner}),"
+def _section(name: str, values: dict[str, Any]) -> list[str]:
+    """A table of TOML: numbers, strings, truth values and lists of these are written as in JSON."""
+    return [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,10 @@ LEAST_MEMORY = {"checkpointing": ("full",), "zero_stage": (2, 3), "alltoall": ("
 """The values that need the least memory, of the dimensions where that is known."""
 
 STEPS_PER_OCTAVE = 8
-"""Numbers of nodes that are tried between one power of two and the next, once there are more of them."""
+"""Numbers of nodes that are tried first between one power of two and the next, once there are more of them."""
+
+MOST_TRIES = 64
+"""Further numbers of nodes that are tried below the first that fits; each takes some 30 ms."""
 
 
 def fits(question: Question) -> bool:
@@ -40,12 +43,43 @@ def least_state_bytes(question: Question) -> float:
     return float(model_parameters(question.architecture, mtp=question.mtp).total * each / question.gpus)
 
 
-def smallest_gpus(question: Question, first: int, last: int) -> int | None:
-    """The least number of GPUs, of ``gpu_counts``, on which something fits; None if nothing does."""
-    for gpus in gpu_counts(question.platform.gpus_per_node, first, last):
-        if fits(replace(question, gpus=gpus)):
-            return gpus
-    return None
+@dataclass(frozen=True)
+class Smallest:
+    """The smallest number of GPUs on which something fits.
+
+    Attributes:
+        gpus: it.
+        exact: all numbers below it, within a node, or of whole nodes beyond one, were tried or cannot
+            hold the state; if not, a smaller one may do.
+    """
+
+    gpus: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return str(self.gpus) if self.exact else f"at most {self.gpus}"
+
+
+def smallest_gpus(question: Question, first: int, last: int) -> Smallest | None:
+    """The least number of GPUs from ``first`` to ``last`` on which something fits; None if nothing does.
+
+    First by ``gpu_counts``, up to the first that fits; then those below it which that left out. More
+    GPUs do not always fit where fewer do: their numbers have other divisors.
+    """
+    node = question.platform.gpus_per_node
+    counts = gpu_counts(node, first, last)
+    found = next((gpus for gpus in counts if fits(replace(question, gpus=gpus))), None)
+    if found is None:
+        return None
+    tried = set(counts)
+    # On fewer than these not even the state fits.
+    least = least_state_bytes(question) * question.gpus / question.platform.usable_memory_bytes
+    begin = max(-(-first // node), int(least) // node) * node
+    left_out = [gpus for gpus in range(max(begin, node), found, node) if gpus not in tried]
+    # Where there are too many, they are spread over all.
+    step = max(1, -(-len(left_out) // MOST_TRIES))
+    smaller = next((gpus for gpus in left_out[::step] if fits(replace(question, gpus=gpus))), found)
+    return Smallest(smaller, step == 1)
 
 
 def gpu_counts(gpus_per_node: int, first: int, last: int) -> list[int]:

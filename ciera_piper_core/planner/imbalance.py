@@ -76,13 +76,23 @@ def zipf_weights(experts: int, exponent: float) -> Floats:
     return np.asarray(np.arange(1, experts + 1, dtype=np.float64) ** -exponent)
 
 
+def most_factor(experts: int, top_k: int, expert_parallel: NDArray[np.int64]) -> Floats:
+    """The largest load of a rank over the mean that any routing can give, for each EP; shape of ``expert_parallel``.
+
+    A rank holds at most ``ceil(E/EP)`` experts, and a token goes to an expert once, so it gets at most
+    ``min(top_k, ceil(E/EP))`` of a token's ``top_k`` choices; the mean is ``top_k / EP``.
+    """
+    parallel = np.asarray(expert_parallel, dtype=np.int64)
+    return np.asarray(np.minimum(-(-experts // parallel), top_k) * parallel / top_k)
+
+
 @dataclass(frozen=True)
 class Routing:
     """How tokens spread over experts: all that the planner needs to know the busiest rank's load.
 
     Attributes:
         load_factor: load of the busiest rank over the mean, as the user states it; 1 for balanced routing.
-            It holds for every EP above 1.
+            It holds for every EP above 1, but is never above ``most_factor`` of that EP.
         zipf: exponent of Zipf's law, with which the factor follows for each EP; 0 for balanced.
 
     Raises:
@@ -93,7 +103,9 @@ class Routing:
     zipf: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.load_factor < 1e4:
+        if not np.isfinite(self.load_factor):
+            raise ValueError(f"a load factor must be a finite number, not {self.load_factor:g}")
+        if self.load_factor < 1.0:
             raise ValueError(
                 f"a load factor is the busiest rank's load over the mean, so 1 or more, not {self.load_factor:g}"
             )
@@ -117,7 +129,7 @@ class Routing:
             # The sum of all is the mean itself, up to rounding.
             return np.asarray(np.where(parallel == 1, 1.0, np.maximum(loads[held] * parallel / top_k, 1.0)))
         even = held * parallel / experts
-        most = np.minimum(held, top_k) * parallel / top_k
+        most = most_factor(experts, top_k, parallel)
         return np.asarray(np.where(parallel == 1, 1.0, np.maximum(even, np.minimum(self.load_factor * even, most))))
 
     def dealt_factor(self, experts: int, top_k: int, ranks: int) -> float:

@@ -77,8 +77,8 @@ function layout(x, y, more = {}) {
   const axis = (title) => ({ title: { text: title }, gridcolor: style("--grid"), zerolinecolor: style("--line"), automargin: true });
   return {
     font: { family: "system-ui, sans-serif", size: 13, color: style("--ink") },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 60, r: 20, t: 20, b: 50 },
-    legend: { orientation: "h", y: -0.2 }, hoverlabel: { align: "left" },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 60, r: 20, t: 24, b: 56 },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, hoverlabel: { align: "left" },
     ...more,
     xaxis: { ...axis(x), ...more.xaxis }, yaxis: { ...axis(y), ...more.yaxis },
   };
@@ -92,15 +92,36 @@ const limitText = `memory of a GPU, ${(data.memoryBytes / GB).toFixed(2)} GB`;
 
 const figures = [];
 
-/** Remember how a section's plot is drawn; a section without data says so instead. */
+/** Remember how a section's plot is drawn; a section without data goes, and its link with it. */
 function addPlot(section, hasData, figure) {
-  const place = document.querySelector(`#${section} .plot`);
-  if (hasData) {
-    figures.push([place, figure]);
-  } else {
-    place.className = "plotless quiet";
-    place.textContent = "Nothing to draw: no strategy fits.";
+  if (hasData) figures.push([document.querySelector(`#${section} .plot`), figure]);
+  else removeSection(section);
+}
+
+function removeSection(section) {
+  document.getElementById(section).remove();
+  document.querySelector(`nav a[href="#${section}"]`).remove();
+}
+
+/** Of ascending numbers on a logarithmic axis, those whose labels are at least so many octaves apart. */
+function apart(numbers, octaves) {
+  const kept = [];
+  for (const number of numbers) {
+    if (!kept.length || Math.log2(number / kept.at(-1)) >= octaves - 1e-9) kept.push(number);
   }
+  return kept;
+}
+
+/** Labels of a logarithmic axis over these values: 1, 2 and 5 in each decade, or fewer where there are many decades. */
+function decades(values) {
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const span = Math.log10(most / least);
+  const digits = span > 3 ? [1] : span > 1.5 ? [1, 3] : [1, 2, 5];
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(least)); power <= Math.ceil(Math.log10(most)); power += 1) {
+    for (const digit of digits) ticks.push(Number((digit * 10 ** power).toPrecision(3)));
+  }
+  return ticks;
 }
 
 function drawAll() {
@@ -123,9 +144,17 @@ addPlot("over-ep", data.overEp.some((series) => series.ep.length), () => {
       { ...common, y: series.state.map((bytes) => bytes / GB), name: `${series.gpus} GPUs, weights and optimizer`, line: { ...line, dash: "dot" }, marker: { symbol: hollow, size: 6 } },
     ];
   });
-  const ticks = [...new Set(data.overEp.flatMap((series) => series.ep))].sort((a, b) => a - b);
+  if (data.overEp.some((series) => series.oneHop.includes(false))) {
+    traces.push({ x: [null], y: [null], mode: "markers", name: "the search refuses this EP", marker: { symbol: "circle-open", size: 9, color: style("--ink") } });
+  }
+  const eps = [...new Set(data.overEp.flatMap((series) => series.ep))].sort((a, b) => a - b);
+  const room = document.querySelector("#over-ep .plot").clientWidth - 100;
+  // A label needs 40 pixels.
+  const ticks = apart(eps, 40 * Math.log2(eps.at(-1) / eps[0]) / Math.max(room, 40));
+  const amounts = decades([data.memoryBytes / GB, ...data.overEp.flatMap((series) => [...series.peak, ...series.state]).map((bytes) => bytes / GB)]);
   const shape = layout("expert parallelism (EP)", "memory a GPU, GB (1e9 bytes)", {
-    xaxis: { type: "log", tickvals: ticks, ticktext: ticks.map(String) }, yaxis: { type: "log" },
+    xaxis: { type: "log", tickvals: ticks, ticktext: ticks.map(String), tickangle: 0 },
+    yaxis: { type: "log", tickvals: amounts, ticktext: amounts.map(String) },
   });
   const bound = Math.log10(data.memoryBytes / GB);
   const marked = limit(limitText);
@@ -164,12 +193,14 @@ addPlot("ranks", data.ranks, () => {
 
 addPlot("times", data.times.length, () => {
   const names = [...new Set(data.times.flatMap((each) => each.parts.map(([name]) => name)))];
+  // A narrow screen has room for the number in the ranking alone.
+  const labels = data.times.map((each) => plain(innerWidth < 600 ? `# ${each.label.split(":")[0]}` : each.label));
   const traces = names.map((name, place) => {
     const values = data.times.map((each) => Object.fromEntries(each.parts)[name] ?? 0);
     return {
-      type: "bar", orientation: "h", name: plain(name), y: data.times.map((each) => plain(each.label)), x: values,
+      type: "bar", orientation: "h", name: plain(name), y: labels, x: values,
       marker: { color: HUES[place % HUES.length], pattern: { shape: place < HUES.length ? "" : "/" } },
-      text: values.map((value) => plain(`${name}: ${value.toPrecision(3)} s`)), hoverinfo: "text", textposition: "none",
+      text: values.map((value, index) => plain(`${data.times[index].label}; ${name}: ${value.toPrecision(3)} s`)), hoverinfo: "text", textposition: "none",
     };
   });
   return { traces, shape: layout("seconds of a step", "", { barmode: "stack", yaxis: { autorange: "reversed" } }) };
@@ -191,11 +222,18 @@ addTable(document.querySelector("#ranking .table"), "Ranked strategies", [
   { title: "microbatches", numeric: true }, { title: "sequences each", numeric: true }, { title: "schedule" }, { title: "checkpointing" },
   { title: "ZeRO", numeric: true }, { title: "all-to-all" }, { title: "Pareto", show: (front) => (front ? "*" : "") },
 ], data.ranking);
+if (!data.ranking.length) removeSection("ranking");
 addTable(document.querySelector("#rejected .table"), "Ruled out", [
   { title: "constraint" }, { title: "strategies", numeric: true, show: (count) => count.toLocaleString("en-US") }, { title: "meaning", wrap: true },
 ], data.rejected);
 
 drawAll();
+let drawnWidth = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth === drawnWidth) return;
+  drawnWidth = innerWidth;
+  drawAll();
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 addEventListener("beforeprint", () => { document.documentElement.classList.add("printing"); drawAll(); });
 addEventListener("afterprint", () => { document.documentElement.classList.remove("printing"); drawAll(); });

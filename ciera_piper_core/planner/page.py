@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ciera_piper_core.planner.explain import Explanation
+    from ciera_piper_core.planner.fitting import Smallest
     from ciera_piper_core.planner.search import Plan
 
 ROWS_SHOWN = 200
@@ -38,8 +39,8 @@ OPERATIONS_SHOWN = 12_000
 """Bars of the pipeline plot; of a longer step, its beginning is shown."""
 
 
-def write_page(path: Path, plan: Plan, smallest_gpus: int | None = None) -> Path:
-    """Write the page to ``path``, making its folder; a reader never sees a part of the file.
+def write_page(path: Path, plan: Plan, smallest_gpus: Smallest | None = None) -> Path:
+    """Write the page to ``path``; a reader never sees a part of the file.
 
     Args:
         smallest_gpus: on which the model fits, where that is known.
@@ -47,16 +48,30 @@ def write_page(path: Path, plan: Plan, smallest_gpus: int | None = None) -> Path
     Raises:
         ValueError: the file cannot be written.
     """
+    refuse_place(path)
     text = render(plan, smallest_gpus)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, text)
     except OSError as error:
         raise ValueError(f"cannot write the page {path}: {error.strerror or error}; name another file") from None
     return path
 
 
-def render(plan: Plan, smallest_gpus: int | None = None) -> str:
+def refuse_place(path: Path) -> None:
+    """Nothing, if a page may be written there.
+
+    Raises:
+        ValueError: its folder is missing, or something that is no file has the name.
+    """
+    if not path.parent.is_dir():
+        raise ValueError(
+            f"cannot write the page {path}: there is no folder {path.parent}; make it, or name another file"
+        )
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot write the page {path}: it is no file; name another")
+
+
+def render(plan: Plan, smallest_gpus: Smallest | None = None) -> str:
     """The page as one HTML document."""
     from plotly.offline import get_plotlyjs
 
@@ -65,6 +80,7 @@ def render(plan: Plan, smallest_gpus: int | None = None) -> str:
     scripts = [get_plotlyjs(), own]
     title = f"{question.architecture.name} on {question.gpus} GPUs of {question.platform.name}"
     best = explain(plan, 1) if len(plan) else None
+    data = payload(plan, best)
     return Template(_asset("page.html")).substitute(
         policy=_policy(scripts),
         title=escape(title),
@@ -73,7 +89,8 @@ def render(plan: Plan, smallest_gpus: int | None = None) -> str:
         verdict=_paragraphs(_verdict(plan, best, smallest_gpus)),
         best=_paragraphs(_best(best)),
         known="".join(f"<li>{escape(line)}</li>" for line in (best.known if best else question.platform.describe())),
-        data=_to_json(payload(plan, best)),
+        refused=escape(_refused(data["overEp"])),
+        data=_to_json(data),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
@@ -148,6 +165,16 @@ def _over_ep(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
+def _refused(over_ep: list[dict[str, Any]]) -> str:
+    """Which of the points over EP the search refuses."""
+    parts = []
+    for series in over_ep:
+        refused = [str(ep) for ep, inside in zip(series["ep"], series["oneHop"], strict=True) if not inside]
+        if refused:
+            parts.append(f"EP {', '.join(refused)} on {series['gpus']} GPUs")
+    return f"Here: {'; '.join(parts)}." if parts else "Here it refuses none of them."
+
+
 def _ranks(best: Explanation) -> dict[str, Any]:
     """Memory of each rank of the best strategy, in a few groups of components."""
     grouped: dict[str, list[float]] = {}
@@ -173,7 +200,7 @@ def _times(plan: Plan) -> list[dict[str, Any]]:
         if mesh in found:
             continue
         parts: dict[str, float] = {}
-        for name, amount in step_components(plan.estimator, strategy).items():
+        for name, amount in step_components(plan.estimator, strategy, plan[place].step_seconds).items():
             label = name.partition(": ")[0] if "again" not in name else "computed again"
             parts[label] = parts.get(label, 0.0) + amount
         label = f"{place + 1}: PP {mesh[0]}, EP {mesh[1]}, DP {mesh[2]}, TP {mesh[3]}"
@@ -218,7 +245,7 @@ def _pipeline(best: Explanation) -> dict[str, Any] | None:
     }
 
 
-def _verdict(plan: Plan, best: Explanation | None, smallest_gpus: int | None) -> str:
+def _verdict(plan: Plan, best: Explanation | None, smallest_gpus: Smallest | None) -> str:
     if best is None:
         return terminal.nothing_fits(plan, smallest_gpus)
     prediction = best.prediction

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ciera_piper_core.models.architecture import Architecture
+    from ciera_piper_core.planner.strategy import Question, Strategy
 
 Number: TypeAlias = "float | np.ndarray"
 
@@ -41,6 +42,38 @@ class PaperDimensions:
             ffn=experts.ffn,
             top_k=experts.top_k,
         )
+
+
+def paper_rank_bytes(question: Question, strategy: Strategy) -> list[float] | None:
+    """The paper's memory of each pipeline rank of a strategy (Eq 3; Eq 4 with GPipe), bytes.
+
+    Of the paper's two schedules, 1F1B stands for all but GPipe. What the formula does not have, such as
+    checkpointing, has no effect.
+
+    Returns:
+        None with tensor parallelism, and of a model without routed experts or without attention.
+    """
+    try:
+        dimensions = PaperDimensions.from_architecture(question.architecture)
+    except ValueError:
+        return None
+    if strategy.tp > 1:
+        return None
+    return [
+        float(
+            paper_bytes(
+                dimensions,
+                question.sequence,
+                strategy.sequences_per_gpu,
+                flash=question.flash,
+                expert_parallel=strategy.ep,
+                pipeline_parallel=strategy.pp,
+                microbatches=strategy.microbatches,
+                stage=None if strategy.schedule == "gpipe" else rank,
+            )
+        )
+        for rank in range(strategy.pp)
+    ]
 
 
 def paper_bytes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ciera_piper_core.planner.fitting import smallest_gpus
+from ciera_piper_core.planner.fitting import Smallest, smallest_gpus
 from ciera_piper_core.planner.search import search
 from ciera_piper_core.planner.strategy import doubling
 
@@ -39,12 +39,12 @@ class RangePlan:
     """The answer for a range.
 
     Attributes:
-        smallest: GPUs on which the model fits, the least that was found; None if it fits on none.
+        smallest: GPUs on which the model fits; None if it fits on none that was tried.
         plan: for them, or for the most GPUs if nothing fits.
         rows: for numbers from the least to the most, doubling, and for ``smallest``.
     """
 
-    smallest: int | None
+    smallest: Smallest | None
     plan: Plan
     rows: tuple[RangeRow, ...]
 
@@ -60,15 +60,15 @@ def plan_range(
     """
     progress(f"smallest number of GPUs from {first} to {last}")
     smallest = smallest_gpus(question, first, last)
-    counts = sorted({*doubling(f"{first}:{last}"), *([smallest] if smallest else [])})
+    counts = sorted({*doubling(f"{first}:{last}"), *([smallest.gpus] if smallest else [])})
     plans = {}
     for gpus in counts:
         progress(f"{gpus} GPUs")
         plans[gpus] = search(replace(question, gpus=gpus))
-    if smallest is not None and not len(plans[smallest]):
+    if smallest is not None and not len(plans[smallest.gpus]):
         # What fits by memory alone may still be ruled out by its time.
-        smallest = next((gpus for gpus in counts if len(plans[gpus])), None)
-    return RangePlan(smallest, plans[smallest or last], tuple(_row(plans[gpus]) for gpus in counts))
+        smallest = next((Smallest(gpus, exact=False) for gpus in counts if len(plans[gpus])), None)
+    return RangePlan(smallest, plans[smallest.gpus if smallest else last], tuple(_row(plans[gpus]) for gpus in counts))
 
 
 def parse_gpus(text: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The search: every strategy that a question allows, estimated, ruled out by memory or ranked by MFU."""
+"""The search: every strategy that a question allows, ruled out by memory or ranked by MFU, and the best simulated."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ciera_piper_core.planner.advice import advice_with_gpus, advice_without_gpus
 from ciera_piper_core.planner.candidates import CONSTRAINTS, candidates
 from ciera_piper_core.planner.estimate import Estimates, Estimator
-from ciera_piper_core.planner.strategy import CHOICES, NUMBERS
+from ciera_piper_core.planner.refinement import refine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +29,8 @@ class Prediction:
         strategy: it. mfu, hfu, step_seconds, peak_memory_bytes: as of ``Estimates``; bytes are rounded up.
         fullest_rank: pipeline rank with the peak.
         pareto: no other strategy has both a higher MFU and a smaller peak.
+        simulated: the step is that of the schedule's operations over the stages as they are; else
+            the estimate for equal stages.
     """
 
     strategy: Strategy
@@ -37,6 +40,7 @@ class Prediction:
     peak_memory_bytes: int
     fullest_rank: int
     pareto: bool
+    simulated: bool
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class NearestMiss:
         strategy: it. peak_memory_bytes: of its fullest rank, ``fullest_rank``.
         memory_bytes: that a GPU has.
         dominant: the component that takes most of the peak, and dominant_bytes: how much.
-        advice: what would make it smaller.
+        advice: what would make it smaller on as many GPUs; more_gpus: what more of them would do.
     """
 
     strategy: Strategy
@@ -56,12 +60,24 @@ class NearestMiss:
     fullest_rank: int
     dominant: str
     dominant_bytes: int
-    advice: str
+    advice: tuple[str, ...]
+    more_gpus: str
 
     @property
     def over_bytes(self) -> int:
         """What is missing."""
         return self.peak_memory_bytes - self.memory_bytes
+
+    def helps(self, fits_on_more: bool) -> str:
+        """What would help, in words.
+
+        Args:
+            fits_on_more: the model fits on some larger number of GPUs.
+        """
+        ways = [*([self.more_gpus] if fits_on_more else []), *self.advice]
+        if not ways:
+            return "a platform with more memory a GPU"
+        return " or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,7 @@ class Plan:
     Attributes:
         question: it. estimator: the models behind the numbers.
         fitting: the strategies that fit, best first; estimates: theirs; pareto: which are on the front.
+        simulated: whose step is simulated; the best are, see ``refine``.
         rejected: by constraint, how many strategies it ruled out; only those that ruled out any.
         evaluated: strategies whose memory and time were estimated.
         nearest_miss: where nothing fits but something was estimated.
@@ -81,6 +98,7 @@ class Plan:
     fitting: Strategies
     estimates: Estimates
     pareto: NDArray[np.bool_]
+    simulated: NDArray[np.bool_]
     rejected: dict[str, int]
     evaluated: int
     nearest_miss: NearestMiss | None
@@ -105,7 +123,15 @@ class Plan:
             peak_memory_bytes=int(np.ceil(estimates.peak_memory_bytes[place])),
             fullest_rank=int(estimates.fullest_rank[place]),
             pareto=bool(self.pareto[place]),
+            simulated=bool(self.simulated[place]),
         )
+
+    def absence(self, number: int) -> str | None:
+        """Why there is no strategy ``number``, counted from 1; None if there is one."""
+        if 1 <= number <= len(self):
+            return None
+        has = f"the plan has 1 to {len(self)}" if len(self) else "the plan has none, because nothing fits"
+        return f"there is no strategy {number}; {has}"
 
     def top(self, count: int) -> list[Prediction]:
         """The best ``count``, or all if there are fewer."""
@@ -118,9 +144,9 @@ class Plan:
 
 
 def search(question: Question) -> Plan:
-    """Estimate every candidate and rank those that fit.
+    """Estimate every candidate, rank those that fit, and simulate the best of them.
 
-    Order: MFU, then less memory, then smaller PP, EP, TP, DP, and so on through all dimensions, so
+    Order: MFU, then less memory, then smaller PP, EP, DP, TP, and so on through all dimensions, so
     that the same question always has the same answer.
     """
     estimator = Estimator(question)
@@ -134,24 +160,24 @@ def search(question: Question) -> Plan:
     if len(found) and not fits.any():
         miss = _nearest_miss(estimator, found, estimates)
     kept = np.flatnonzero(fits & possible)
-    order = kept[_ranking(found.take(kept), estimates, kept)]
-    chosen = Estimates(*(getattr(estimates, name)[order] for name in Estimates.__dataclass_fields__))
+    ranked = found.take(kept)
+    refined = refine(estimator, ranked, estimates.take(kept))
+    simulated = refined.estimates.take(refined.order)
+    # A simulated step may be shorter than its estimate, so the limit is tested again.
+    order = refined.order[(simulated.mfu <= 1.0) & (simulated.hfu <= 1.0)]
+    rejected["peak"] += len(kept) - len(order)
+    chosen = refined.estimates.take(order)
     return Plan(
         question=question,
         estimator=estimator,
-        fitting=found.take(order),
+        fitting=ranked.take(order),
         estimates=chosen,
         pareto=_pareto(chosen.mfu, chosen.peak_memory_bytes),
+        simulated=refined.simulated[order],
         rejected={name: rejected[name] for name in CONSTRAINTS if rejected[name]},
         evaluated=len(found),
         nearest_miss=miss,
     )
-
-
-def _ranking(strategies: Strategies, estimates: Estimates, kept: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Order of the strategies, best first; the last key of lexsort counts most."""
-    ties = [getattr(strategies, name) for name in reversed((*NUMBERS, *CHOICES))]
-    return np.lexsort([*ties, estimates.peak_memory_bytes[kept], -estimates.mfu[kept]])
 
 
 def _pareto(mfu: Floats, memory: Floats) -> NDArray[np.bool_]:
@@ -175,12 +201,6 @@ def _nearest_miss(estimator: Estimator, found: Strategies, estimates: Estimates)
         label = f"state of {head}" if colon and head != "activations" else "activations" if colon else name
         groups[label] = groups.get(label, 0.0) + amount
     dominant = max(groups, key=lambda name: groups[name])
-    advice = {
-        "state of routed experts": "more GPUs, so that PP x EP can grow, or an optimizer with less state",
-        "activations": "shorter sequences, fewer sequences in a microbatch, or full checkpointing",
-        "working memory": "shorter sequences, fewer sequences in a microbatch, or more TP",
-        "framework overhead": "another platform: the framework alone takes most of its memory",
-    }.get(dominant, "more GPUs, so that PP or TP can grow, or a higher ZeRO stage")
     return NearestMiss(
         strategy=strategy,
         peak_memory_bytes=int(np.ceil(estimates.peak_memory_bytes[place])),
@@ -188,5 +208,6 @@ def _nearest_miss(estimator: Estimator, found: Strategies, estimates: Estimates)
         fullest_rank=rank,
         dominant=dominant,
         dominant_bytes=int(groups[dominant]),
-        advice=advice,
+        advice=advice_without_gpus(estimator.question, strategy, dominant),
+        more_gpus=advice_with_gpus(dominant),
     )

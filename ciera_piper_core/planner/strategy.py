@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ciera_piper_core.models.flops import CONVENTIONS, Convention
+from ciera_piper_core.models.wording import shorten
 from ciera_piper_core.planner.communication import ALL_TO_ALL, Overlap
-from ciera_piper_core.planner.imbalance import Routing
+from ciera_piper_core.planner.imbalance import Routing, most_factor
 from ciera_piper_core.planner.memory import CHECKPOINTING, OPTIMIZERS, PRECISIONS
 from ciera_piper_core.planner.schedules import SCHEDULES
 
@@ -42,6 +43,16 @@ DIMENSIONS = (*NUMBERS, *CHOICES)
 SEQUENCES_PER_GPU_OF_JOB = 4
 """Sequences a step for each GPU of the job, where neither the global batch nor the one of a GPU is given. DeepSeek-V3
 was trained with about 7; fewer is the harder case for a pipeline."""
+
+MOST_SEQUENCES = 1 << 24
+"""Sequences of a step that a question may have. The search tries every number of microbatches that divides them; up
+to here it takes seconds."""
+
+MOST_TOKENS = 1 << 24
+"""Tokens that a sequence may have."""
+
+PLANNED_PRECISIONS = tuple(name for name in PRECISIONS if name != "fp32")
+"""Those that a plan can be made for."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +166,7 @@ class Question:
         sequences_per_gpu: those through one GPU; with neither, ``SEQUENCES_PER_GPU_OF_JOB`` times the GPUs.
         optimizer, precision: of ``planner.memory``.
         flash: fused attention, which keeps no scores.
-        routing: how uneven the experts' load is.
+        routing: how uneven the experts' load is. A load factor that no EP can have is refused.
         placement: ``even`` needs EP to divide the experts; ``uneven`` lets ranks hold one more than others.
         convention: of the model's FLOPs in MFU.
         only: by dimension, the values to which the search is restricted.
@@ -180,15 +191,26 @@ class Question:
     overlap: Overlap = NO_OVERLAP
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "sequence", "global_batch", "sequences_per_gpu"):
+        if self.gpus < 1:
+            raise ValueError(f"gpus must be 1 or more, not {self.gpus}")
+        for name, most in (
+            ("sequence", MOST_TOKENS),
+            ("global_batch", MOST_SEQUENCES),
+            ("sequences_per_gpu", MOST_SEQUENCES),
+        ):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name.replace('_', ' ')} must be 1 or more, not {value}")
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"--{name.replace('_', '-')} must be from 1 to {most}, not {shorten(str(value))}")
         if self.global_batch is not None and self.sequences_per_gpu is not None:
             raise ValueError("give the global batch or the sequences a GPU, not both: one follows from the other")
+        if self.precision == "fp32":
+            raise ValueError(
+                f"platform {self.platform.name!r} has product rates for {self.platform.dtype} only;"
+                " plan with bf16 or fp16"
+            )
         for name, known in (
             ("optimizer", tuple(OPTIMIZERS)),
-            ("precision", tuple(PRECISIONS)),
+            ("precision", PLANNED_PRECISIONS),
             ("placement", PLACEMENTS),
             ("convention", CONVENTIONS),
         ):
@@ -202,12 +224,42 @@ class Question:
                     raise ValueError(f"{name} is one of {', '.join(map(str, CHOICES[name]))}, not {value!r}")
                 if name in NUMBERS and (not isinstance(value, int) or value < 1):
                     raise ValueError(f"{name} must be 1 or more, not {value!r}")
-        if self.precision == "fp32":
-            raise ValueError(
-                f"platform {self.platform.name!r} has product rates for {self.platform.dtype} only;"
-                " plan with bf16 or fp16"
-            )
         self.platform.require_gpus(self.gpus)
+        self._check_load_factor()
+
+    def _check_load_factor(self) -> None:
+        bounds = self._load_bounds(most_gpus=None)
+        factor = self.routing.load_factor
+        if bounds and factor > max(bounds.values()):
+            widest = max(bounds, key=lambda ep: bounds[ep])
+            raise ValueError(
+                f"a load factor of {factor:g} is impossible for {self.architecture.name}: a token goes to an expert"
+                f" once, so the busiest rank gets at most {bounds[widest]:g} times the mean, at EP {widest}"
+            )
+
+    def _load_bounds(self, most_gpus: int | None) -> dict[int, float]:
+        """By EP above 1, the largest load over the mean that a rank of any layer can get; empty for dense models.
+
+        Args:
+            most_gpus: EP must divide it; None for any number.
+        """
+        pairs = {(each.experts.experts, each.experts.top_k) for each in self.architecture.layers if each.experts}
+        found = {}
+        for ep in range(2, min((experts for experts, _ in pairs), default=1) + 1):
+            fits = self.placement == "uneven" or all(experts % ep == 0 for experts, _ in pairs)
+            if fits and (most_gpus is None or most_gpus % ep == 0):
+                found[ep] = max(float(most_factor(*pair, np.array([ep]))[0]) for pair in pairs)
+        return found
+
+    @property
+    def routing_text(self) -> str:
+        """The routing for people, with the EPs at which the load factor is cut to what is possible there."""
+        factor = self.routing.load_factor
+        bounds = {ep: most for ep, most in self._load_bounds(self.gpus).items() if most < factor}
+        if not bounds:
+            return str(self.routing)
+        cut = ", ".join(f"{most:g} x at EP {ep}" for ep, most in bounds.items())
+        return f"{self.routing} (cut to what is possible: {cut})"
 
     @property
     def batch_rule(self) -> str:
@@ -215,9 +267,9 @@ class Question:
         if self.global_batch is not None:
             return f"{self.global_batch} sequences a step over all GPUs"
         if self.sequences_per_gpu is not None:
-            return f"{self.sequences_per_gpu} sequences a step through each GPU"
-        each = SEQUENCES_PER_GPU_OF_JOB
-        return f"{each * self.gpus} sequences a step over all GPUs ({each} for each GPU of the job, the default)"
+            return f"{self.sequences_per_gpu} sequences a step through each GPU, so EP x DP times that over all"
+        whole = SEQUENCES_PER_GPU_OF_JOB * self.gpus
+        return f"{whole} sequences a step over all GPUs (the default: {SEQUENCES_PER_GPU_OF_JOB} times the GPUs)"
 
     @property
     def global_sequences(self) -> int | None:
@@ -240,6 +292,8 @@ def parse_only(texts: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
             raise ValueError(f"unknown dimension {name!r} in --set {text}; the search has {', '.join(DIMENSIONS)}")
         if not equals or not values:
             raise ValueError(f"--set takes DIMENSION=VALUES, not {text!r}")
+        if name in only:
+            raise ValueError(f"--set {name} is given twice; give its values in one, as in --set {name}=VALUE,VALUE")
         parts = [part.strip() for part in values.split(",")]
         if name in CHOICES and name != "zero_stage":
             only[name] = tuple(parts)

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ciera_piper_core.planner.explain import Explanation
+    from ciera_piper_core.planner.fitting import Smallest
     from ciera_piper_core.planner.range import RangeRow
     from ciera_piper_core.planner.search import NearestMiss, Plan, Prediction
+    from ciera_piper_core.planner.strategy import Question
 
 RANKS_SHOWN = 6
 """Columns of ranks in a table of memory; of a longer pipeline the first ones, the fullest, and the last are shown."""
@@ -37,22 +39,31 @@ def heading(plan: Plan) -> list[str]:
     question, platform = plan.question, plan.question.platform
     parameters = model_parameters(question.architecture, mtp=question.mtp)
     measured = ", ".join(sorted(platform.measured)) or "nothing"
-    return [
-        f"{question.architecture.name} ({billions(parameters.total)} parameters, {billions(parameters.active)} active)"
+    published = question.architecture.active_params_billion
+    beside = "" if published is None else f"; published: {published:g} B active"
+    lines = [
+        f"{question.architecture.name} ({billions(parameters.total)} parameters, {billions(parameters.active)} active"
+        f" with embedding and output{beside})"
         f" on {question.gpus} x {platform.device} of {platform.name}, {both(platform.memory_bytes)} each",
         f"sequence {question.sequence}, {question.batch_rule}",
         f"{question.optimizer}, {question.precision}, {'fused' if question.flash else 'unfused'} attention,"
-        f" routing {question.routing}, {question.placement} expert placement",
+        f" routing {question.routing_text}, {question.placement} expert placement",
         f"MFU: {question.convention} convention, {significant(plan.estimator.flops_per_token / 1e9)} GFLOP a token"
         f" forward and backward, against {significant(platform.peak / 1e12, 4)} TFLOP/s a GPU ({platform.peak_source})",
         f"measured on this platform: {measured}; everything else is specified or assumed (--explain says which)",
     ]
+    if platform.settling:
+        lines.append(f"{platform.settling}; `bench characterize --preset standard` settles more")
+    return lines
 
 
 def ranking(plan: Plan, top: int) -> str:
     """The best strategies as a table."""
-    rows = [_row(number, prediction) for number, prediction in enumerate(plan.top(top), start=1)]
+    shown = plan.top(top)
+    rows = [_row(number, prediction) for number, prediction in enumerate(shown, start=1)]
     note = f"{len(plan)} of {plan.evaluated} estimated strategies fit; * on the Pareto front of MFU and memory"
+    if not all(prediction.simulated for prediction in shown):
+        note += "; ~ step estimated for equal stages, not simulated"
     return table(rows, HEADERS, right=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12)) + "\n\n" + note
 
 
@@ -62,41 +73,47 @@ def rejections(plan: Plan) -> str:
     return table(rows, ("ruled out by", "strategies", "the constraint"), right=(1,)) if rows else ""
 
 
-def nothing_fits(plan: Plan, smallest: int | None) -> str:
+def nothing_fits(plan: Plan, smallest: Smallest | None) -> str:
     """Why there is no strategy, and what would help."""
     question = plan.question
     gpus = "1 GPU" if question.gpus == 1 else f"{question.gpus} GPUs"
     lines = [f"No strategy fits {question.architecture.name} on {gpus} of {question.platform.name}."]
     if plan.nearest_miss is not None:
-        lines += _miss(plan.nearest_miss)
+        lines += _miss(plan.nearest_miss, smallest is not None and smallest.gpus > question.gpus)
     elif not plan.evaluated:
         lines.append("No strategy passes the constraints that come before memory; the table says which.")
     else:
         lines.append("Some fit into memory, but another constraint rules each of them out; the table says which.")
     if smallest is not None:
         free = ", with any PP, EP, DP and TP" if question.only.keys() & {"pp", "ep", "dp", "tp"} else ""
-        lines.append(f"The smallest number of GPUs that would do{free}: {smallest}.")
+        lines.append(f"The smallest number of GPUs that would do{free}: {smallest}{_steps(question, smallest)}.")
     else:
         lines.append(
-            f"No number of GPUs up to the platform's {question.platform.max_gpus} would do with these settings."
+            f"None of the numbers of GPUs that were tried, up to the platform's {question.platform.max_gpus}, would do"
+            " with these settings."
         )
     return "\n".join(lines)
 
 
-def _miss(miss: NearestMiss) -> list[str]:
+def _steps(question: Question, smallest: Smallest) -> str:
+    """Which numbers the smallest is the smallest of."""
+    return ", in whole nodes" if smallest.gpus > question.platform.gpus_per_node > 1 else ""
+
+
+def _miss(miss: NearestMiss, fits_on_more: bool) -> list[str]:
     return [
         f"Nearest: {miss.strategy}.",
         f"Its fullest pipeline rank, {miss.fullest_rank}, would need {both(miss.peak_memory_bytes)} of"
         f" {both(miss.memory_bytes)}: {both(miss.over_bytes)} too much.",
-        f"Most of it is the {miss.dominant}, {both(miss.dominant_bytes)}. What helps: {miss.advice}.",
+        f"Most of it is the {miss.dominant}, {both(miss.dominant_bytes)}. What helps: {miss.helps(fits_on_more)}.",
     ]
 
 
-def range_table(rows: Iterable[RangeRow], smallest: int | None) -> str:
+def range_table(rows: Iterable[RangeRow], smallest: Smallest | None) -> str:
     """The best strategy on each number of GPUs."""
     shown = [
         (
-            f"{row.gpus}{' <' if row.gpus == smallest else ''}",
+            f"{row.gpus}{' <' if smallest and row.gpus == smallest.gpus else ''}",
             row.fitting,
             "-" if row.mfu is None else percent(row.mfu),
             "-" if row.step_seconds is None else seconds(row.step_seconds),
@@ -135,6 +152,7 @@ def explanation_text(plan: Plan, explanation: Explanation) -> str:
         "",
         _exchange_table(explanation),
         "",
+        *_beside(explanation),
         "Known, and how:",
         *(f"  {line}" for line in explanation.known),
     ]
@@ -147,7 +165,7 @@ def _row(number: int, prediction: Prediction) -> tuple[object, ...]:
         number,
         percent(prediction.mfu),
         percent(prediction.hfu),
-        seconds(prediction.step_seconds),
+        ("" if prediction.simulated else "~") + seconds(prediction.step_seconds),
         gib(prediction.peak_memory_bytes),
         strategy.pp,
         strategy.ep,
@@ -204,12 +222,36 @@ def _bubble(explanation: Explanation) -> str:
     if timeline is None or explanation.simulated_step_seconds is None:
         return "The schedule has too many operations to simulate one by one; the closed form above stands alone."
     bubble = timeline.bubble
+    source = ", as ranked" if explanation.prediction.simulated else " (the ranking has an estimate for equal stages)"
     return (
         f"From the schedule's own order of operations, over the stages as they are: step"
-        f" {seconds(explanation.simulated_step_seconds)} (the ranking takes the slowest stage for all); ranks wait"
+        f" {seconds(explanation.simulated_step_seconds)}{source}; ranks wait"
         f" {percent(float(bubble.min()))} to {percent(float(bubble.max()))} of the pipeline's time,"
         f" {percent(float(bubble.mean()))} on the mean."
     )
+
+
+def _beside(explanation: Explanation) -> list[str]:
+    """The paper's memory of this strategy, and what moving its experts would cost."""
+    lines = []
+    if explanation.paper_rank_bytes is not None:
+        ranks = _shown_ranks(explanation)
+        shown = ", ".join(f"rank {rank} {explanation.paper_rank_bytes[rank] / 2**30:.3f}" for rank in ranks)
+        lines += [
+            f"The Piper paper's formula (Eq 3 and 4) in place of ours, GiB: {shown}. It has 1F1B or GPipe, three"
+            " matrices an expert, and no embedding, output, checkpointing, ZeRO, TP or working memory.",
+            "",
+        ]
+    cost = explanation.migration
+    if cost is not None:
+        lines += [
+            f"Moving all experts of a layer between the {cost.gpus} GPUs of an expert-parallel group, at worst:"
+            f" {both(cost.bytes_per_gpu)} a GPU, {seconds(cost.seconds)} a layer at {cost.bandwidth_bytes_s / 1e9:.3g}"
+            f" GB/s a GPU ({cost.bytes_per_parameter:.3g} bytes a parameter; {seconds(cost.expected_seconds)} if the"
+            " new places are random).",
+            "",
+        ]
+    return lines
 
 
 def _exchange_table(explanation: Explanation) -> str:

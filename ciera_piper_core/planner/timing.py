@@ -19,7 +19,9 @@ from ciera_piper_core.planner.communication import (
 )
 from ciera_piper_core.planner.compute import layer_passes, optimizer_seconds, output_passes
 from ciera_piper_core.planner.memory import PRECISIONS
+from ciera_piper_core.planner.schedule_batch import batch_seconds
 from ciera_piper_core.planner.schedule_cost import makespan
+from ciera_piper_core.planner.schedules import chunks_of
 from ciera_piper_core.planner.stages import end_ranks
 from ciera_piper_core.planner.strategy import CHOICES
 from ciera_piper_core.planner.unique import Unique, by_value
@@ -106,9 +108,10 @@ class LayerSeconds:
 class Timing:
     """The time model of one question.
 
-    The slowest rank's work stands for every stage's, so a step is never shorter than this says for
-    unequal stages by the schedule alone. Within a device nothing overlaps; between devices only
-    what the question declares.
+    ``step`` is an estimate for unequal stages: the slowest rank's work, shared out evenly over its
+    chunks, stands for every stage's. It is too slow where other ranks do less, and too quick where a
+    chunk has more than its share. ``simulated_pipeline`` takes the stages as they are. Within a device
+    nothing overlaps; between devices only what the question declares.
     """
 
     def __init__(self, question: Question, kinds: LayerKinds, footprint: Footprint) -> None:
@@ -158,6 +161,34 @@ class Timing:
             expert_sync=exposed_seconds(experts, computing, hidden),
             optimizer=optimizer_seconds(self._question.platform, state_bytes.max(axis=1)),
         )
+
+    def simulated_pipeline(self, pp: int, schedule: Schedule, rows: Strategies) -> Floats:
+        """Seconds from the first forward to the last backward, from the schedule's order of operations
+        over the stages as they are; of strategies that all have this PP and schedule.
+        """
+        forward, backward, weight = self.stage_seconds(pp, schedule, rows)
+        hop = self.hop_seconds(rows)
+        found = np.zeros(len(rows))
+        for microbatches in np.unique(rows.microbatches):
+            here = np.flatnonzero(rows.microbatches == microbatches)
+            found[here] = batch_seconds(
+                schedule, pp, int(microbatches), forward[here], backward[here], weight[here], hop[here]
+            )
+        return found
+
+    def stage_seconds(self, pp: int, schedule: Schedule, rows: Strategies) -> tuple[Floats, Floats, Floats]:
+        """Forward, backward for inputs, backward for weights of one microbatch in each stage: ``(len(rows), stages)``.
+
+        A stage is a chunk of a rank.
+        """
+        known = self.layers(rows)
+        counts = self._kinds.by_stage(pp * chunks_of(schedule)).T
+        found = []
+        for of_kinds, output in zip(known.of_kinds, known.output, strict=True):
+            seconds = (of_kinds @ counts)[known.places]
+            seconds[:, -1] += output[known.places]
+            found.append(seconds)
+        return found[0], found[1], found[2]
 
     def rank_seconds(self, pp: int, schedule: Schedule, rows: Strategies) -> tuple[Floats, Floats, Floats]:
         """Forward, backward for inputs, backward for weights of one microbatch on each rank: ``(len(rows), pp)``."""

@@ -37,8 +37,9 @@ class CollectiveCurve:
         algorithm: ``library`` or ``flat`` for the library's own.
         ranks, nodes: of the group.
         seconds: the curve.
-        source: for people: suite, dtype, scope.
+        source: for people: suite, dtype, scope, and how many of its points did not settle.
         emulated: the network was a lab's.
+        figures, unsettled: its points, and those of them that had not settled.
     """
 
     op: str
@@ -48,6 +49,8 @@ class CollectiveCurve:
     seconds: SecondsCurve
     source: str
     emulated: bool = False
+    figures: int = 0
+    unsettled: int = 0
 
     @property
     def rank_link(self) -> Link:

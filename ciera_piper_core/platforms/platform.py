@@ -73,13 +73,19 @@ class Term:
     Attributes:
         status: ``measured`` on this machine, ``specified`` by whoever built it, or ``assumed``.
         text: the value in words, its source, and what was done with it.
+        figures: measured values behind it; 0 where they are not counted.
+        unsettled: how many of them had not settled when their measurement ended.
     """
 
     status: Status
     text: str
+    figures: int = 0
+    unsettled: int = 0
 
     def __str__(self) -> str:
-        return f"{self.status}: {self.text}"
+        if not self.unsettled:
+            return f"{self.status}: {self.text}"
+        return f"{self.status}, not settled ({self.unsettled} of {self.figures}): {self.text}"
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,13 @@ class Platform:
     def measured(self) -> frozenset[str]:
         """Names of the terms that were measured on this machine."""
         return frozenset(name for name, term in self.terms.items() if term.status == "measured")
+
+    @property
+    def settling(self) -> str:
+        """How many of the measured figures did not settle, in a line for people; empty if all did."""
+        terms = self.terms.values()
+        figures, unsettled = sum(term.figures for term in terms), sum(term.unsettled for term in terms)
+        return f"{unsettled} of {figures} measured figures did not settle" if unsettled else ""
 
     @property
     def usable_memory_bytes(self) -> int:

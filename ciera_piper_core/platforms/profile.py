@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ciera_piper_core.platforms.collective_curves import (
@@ -92,6 +92,8 @@ def _read(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read profile {path}: {error.strerror or error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is no platform profile: it is nested too deeply; run {CHARACTERIZE}") from None
     except ValueError as error:
         raise ValueError(f"profile {path} is cut off or no JSON ({error}); run {CHARACTERIZE} again") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -243,6 +245,7 @@ def _memory_bytes(source: _Source, sharing: int) -> tuple[int, str]:
 def _collectives(source: _Source) -> tuple[CollectiveCurve, ...]:
     """Curves of even traffic on the source's device, the preferred suites and dtypes first, labs last."""
     groups: defaultdict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
+    settled: defaultdict[tuple[Any, ...], list[bool]] = defaultdict(list)
     for curve in source.data["collectives"]:
         op, device = curve["op"], curve["device"] or source.device
         even = curve["traffic"] in ("", "uniform")
@@ -251,6 +254,7 @@ def _collectives(source: _Source) -> tuple[CollectiveCurve, ...]:
         algorithm = curve["algorithm"] or LIBRARY_ALGORITHMS[0]
         key = (op, algorithm, curve["ranks"], curve["nodes"], curve["suite"], curve["dtype"], curve["scope"])
         groups[key] += [(float(point["bytes"]), float(point["latency_us"]) * 1e-6) for point in curve["points"]]
+        settled[key] += [bool(point["settled"]) for point in curve["points"]]
 
     def preference(key: tuple[Any, ...]) -> tuple[Any, ...]:
         *_, suite, dtype, scope = key
@@ -264,11 +268,17 @@ def _collectives(source: _Source) -> tuple[CollectiveCurve, ...]:
             ranks=int(key[2]),
             nodes=int(key[3]),
             seconds=SecondsCurve.from_points(groups[key]),
-            source=f"{key[4]}, {key[5]}, {key[2]} ranks on {key[3]} node(s), scope {key[6]}",
+            source=f"{key[4]}, {key[5]}, {key[2]} ranks on {key[3]} node(s), scope {key[6]}{_settling(settled[key])}",
             emulated=key[6] == "lab",
+            figures=len(settled[key]),
+            unsettled=settled[key].count(False),
         )
         for key in sorted(groups, key=preference)
     )
+
+
+def _settling(settled: list[bool]) -> str:
+    return "" if all(settled) else f", {settled.count(False)} of {len(settled)} points not settled"
 
 
 def _require_exchanges(source: _Source, curves: tuple[CollectiveCurve, ...]) -> None:
@@ -308,17 +318,48 @@ def _terms(
     }
     terms["experts_backward"] = _backward(all(curve.backward for curve in rates.expert_curves), share)
     terms["attention_backward"] = _backward(all(curve.backward for curve in rates.attention_curves), share)
+    for name, settled in _settled_figures(source).items():
+        if terms[name].status == "measured":
+            terms[name] = replace(terms[name], figures=len(settled), unsettled=settled.count(False))
     for name, crosses in (("intra_node", False), ("inter_node", True)):
         curve = links.representative("all_to_all", crosses=crosses)
         if curve is not None:
             where = " in an emulated network" if curve.emulated else ""
-            terms[name] = Term("measured", f"{curve.source}{where}; other ranks by message cost and rate of it")
+            on = [each for each in curves if (each.nodes > 1) == crosses]
+            terms[name] = Term(
+                "measured",
+                f"{curve.source}{where}; other ranks by message cost and rate of it",
+                figures=sum(each.figures for each in on),
+                unsettled=sum(each.unsettled for each in on),
+            )
         elif crosses:
             text = "nothing was measured between nodes; run `bench characterize` over two nodes or more"
             terms[name] = Term("assumed", text)
         else:
             terms[name] = Term("assumed", "no exchange inside a node was measured; the memory bandwidth stands for it")
     return terms
+
+
+def _settled_figures(source: _Source) -> dict[str, list[bool]]:
+    """By term, of each figure that it rests on, whether it settled; the links' are with their curves."""
+    attention = _rows(source, source.data["attention"])
+    experts = [
+        row
+        for row in _rows(source, source.data["expert_gemm"]["rows"])
+        if row["params"].get("distribution") == "uniform"
+    ]
+    peak = _best_peak(source)
+    fastest = max(_memories(source), key=lambda memory: float(memory["best_gb_s"]))
+    tables = {
+        "peak": [peak],
+        "memory_bandwidth": [fastest],
+        "matmul": peak["points"],
+        "attention": [row for row in attention if row["params"]["direction"] == "forward"],
+        "attention_backward": [row for row in attention if row["params"]["direction"] == "forward_backward"],
+        "experts": [row for row in experts if row["params"]["direction"] == "forward"],
+        "experts_backward": [row for row in experts if row["params"]["direction"] == "forward_backward"],
+    }
+    return {name: [bool(row["settled"]) for row in rows] for name, rows in tables.items()}
 
 
 def _backward(measured: bool, share: str) -> Term:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.program import ROOT, bench, environment
+from tests.program import ROOT, bench, command, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,3 +102,14 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path, arguments: str, fi
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == (first, "", 0)
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--json"], ["--version"], ["--help"]])
+def test_a_full_disk_is_one_line_and_no_regression(tmp_path: Path, arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command(*arguments),
+            cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 4
+    assert done.stderr == "bench: cannot write standard output: No space left on device\n"

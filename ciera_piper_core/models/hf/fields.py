@@ -7,6 +7,8 @@ import json
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from ciera_piper_core.models.wording import shorten
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -46,6 +48,31 @@ OLDER_LAYER_TYPES = {
 
 REQUIRED = "required"
 """In ``defaults.json``: the class has a default, but it is the size of one certain model, and so a guess."""
+
+
+MOST_LAYERS = 4096
+"""Layers that a model may have."""
+
+MOST_EXPERTS = 1 << 16
+"""Experts that a layer may have."""
+
+MOST_SIZE = 1 << 24
+"""Any other size: widths, heads, rows of the vocabulary."""
+
+MOST: Mapping[str, int] = {
+    **dict.fromkeys(("num_experts", "num_experts_per_tok", "n_shared_experts", "zero_expert_num"), MOST_EXPERTS),
+    **dict.fromkeys(("num_passes", "loop_num_passes"), 100),
+    "heads_per_ngram": 16,
+    "ngram_size": 8,
+    "ngram_vocab_size_base": 1 << 28,
+}
+"""The largest value of the fields that ``MOST_SIZE`` does not hold for; of those that end with ``_layers`` it is
+``MOST_LAYERS``. All are far beyond what is trained, and keep what follows from them within 64 bits and seconds."""
+
+
+def most_of(name: str) -> int:
+    """The largest value of a field."""
+    return MOST.get(name, MOST_LAYERS if name.endswith("_layers") else MOST_SIZE)
 
 
 class Fields:
@@ -157,7 +184,7 @@ class Fields:
 
     def refuse(self, message: str) -> ValueError:
         """An error about this configuration."""
-        return ValueError(f"{self._where}: {message}")
+        return ValueError(f"{self._where}: {shorten(message, 300)}")
 
     def _given(self, name: str) -> Any:
         """The configuration's own value under any of the field's names."""
@@ -169,7 +196,8 @@ class Fields:
         for other in others:
             if given[other] != given[first]:
                 raise ValueError(
-                    f"{self._where}: {first} is {given[first]!r}, but {other}, the same field, is {given[other]!r}"
+                    f"{self._where}: {first} is {shorten(repr(given[first]))}, but {other}, the same field, is"
+                    f" {shorten(repr(given[other]))}"
                 )
         return given[first]
 
@@ -185,10 +213,12 @@ class Fields:
     def _whole(self, name: str, value: Any, least: int) -> int:
         if type(value) is not int or value < least:
             raise self._wrong(name, value, f"a whole number of at least {least}")
+        if value > most_of(name):
+            raise self._wrong(name, value, f"at most {most_of(name)}")
         return value
 
     def _wrong(self, name: str, value: Any, expected: str) -> ValueError:
-        return ValueError(f"{self._where}: {name} is {value!r}; it must be {expected}")
+        return ValueError(f"{self._where}: {name} is {shorten(repr(value))}; it must be {expected}")
 
 
 @functools.cache

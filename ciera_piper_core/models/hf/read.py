@@ -19,7 +19,9 @@ from ciera_piper_core.models.hf import (
     streams,
     unusual,
 )
-from ciera_piper_core.models.hf.fields import Fields, class_defaults
+from ciera_piper_core.models.hf.fields import MOST_LAYERS, Fields, class_defaults
+from ciera_piper_core.models.parameters import model_parameters
+from ciera_piper_core.models.wording import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,6 +72,10 @@ NOT_LANGUAGE_MODELS = {
 }
 
 
+MOST_PARAMETERS = 10**15
+"""Weights that a model may have: with more, bytes no longer fit into the numbers that a plan computes with."""
+
+
 def supported_families() -> list[str]:
     """Every ``model_type`` that can be read, in alphabetical order."""
     return sorted({*FAMILIES, *TEXT_FAMILIES})
@@ -88,6 +94,8 @@ def read_config(path: str | Path) -> Architecture:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read {file}: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError(f"{file} is no Hugging Face configuration: it is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{file} is no JSON: {error}") from None
     if not isinstance(config, dict):
@@ -97,6 +105,11 @@ def read_config(path: str | Path) -> Architecture:
         return from_hf(config, name)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{file}: its parts are nested too deeply") from None
+    except (AttributeError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
+        what = shorten(f"{type(error).__name__}: {error}", 200)
+        raise ValueError(f"{file}: a field has another form than its family's configurations have ({what})") from error
 
 
 def from_hf(config: Mapping[str, Any], name: str | None = None) -> Architecture:
@@ -114,12 +127,23 @@ def from_hf(config: Mapping[str, Any], name: str | None = None) -> Architecture:
     if family in NOT_LANGUAGE_MODELS:
         raise ValueError(f"family {family!r} is no language model: {NOT_LANGUAGE_MODELS[family]}")
     if family not in FAMILIES:
-        near = difflib.get_close_matches(family, supported_families(), n=3, cutoff=0.6)
+        near = difflib.get_close_matches(family[:100], supported_families(), n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         known = ", ".join(supported_families())
-        raise ValueError(f"unknown family {family!r} (field model_type); {hint}supported: {known}")
+        raise ValueError(f"unknown family {shorten(repr(family))} (field model_type); {hint}supported: {known}")
     defaults = class_defaults().get("deepseek_v3" if family == "kimi_k2" else family, {})
     architecture = FAMILIES[family](Fields(family, values, defaults))
+    layers = len(architecture.layers) + len(architecture.encoder) + len(architecture.mtp)
+    if layers > MOST_LAYERS:
+        raise ValueError(
+            f"configuration of family {family!r}: it has {layers} layers; at most {MOST_LAYERS} are planned"
+        )
+    total = model_parameters(architecture).total
+    if total > MOST_PARAMETERS:
+        raise ValueError(
+            f"configuration of family {family!r}: its fields make {total:.3g} parameters, and a plan takes at most"
+            f" {MOST_PARAMETERS:.0e}; see hidden_size, num_hidden_layers and the sizes of the experts"
+        )
     return replace(architecture, name=name or family, source="import")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
     from ciera_piper_core.models.architecture import Architecture
     from ciera_piper_core.models.hf.fields import Fields
+
+MOST_NGRAM_TABLES = 64
+"""Layers that may look up n-grams: the sizes of each table are further primes, one after the other."""
 
 HEAVY, SPARSE, SLIDING = "heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention"
 COMPRESSION_KINDS = {0: SLIDING, 4: SPARSE, 128: HEAVY}
@@ -176,7 +180,10 @@ def qwen4_exp(c: Fields) -> Architecture:
     made = {id(layer): replace(layer, extra_matrix_parameters=2 * mixer) for layer in plain}
     result = [made[id(layer)] for layer in plain]
     tables = 0
-    for order, number in enumerate(sorted(set(c.indices("ple_layer_ids") or []))):
+    numbers = sorted(set(c.indices("ple_layer_ids") or []))
+    if len(numbers) > MOST_NGRAM_TABLES:
+        raise c.refuse(f"ple_layer_ids names {len(numbers)} layers; at most {MOST_NGRAM_TABLES} are read")
+    for order, number in enumerate(numbers):
         if not 1 <= number <= layers:
             raise c.refuse(f"ple_layer_ids has {number}, but layers count from 1 to {layers}")
         width = c.optional("ple_embed_dim") or hidden
@@ -198,12 +205,19 @@ def _ngram_table(c: Fields, width: int, order: int) -> int:
     least, divisor = c.integer("ngram_vocab_size_base"), c.integer("make_ngram_vocab_size_divisible_by")
     sizes, number = [], least - 1
     for _ in range((order + 1) * heads):
-        number += 1
-        while not _is_prime(number):
-            number += 1
+        number = _next_prime(number)
         sizes.append(number)
     rows = sum(sizes[order * heads :])
     return math.ceil(rows / divisor) * divisor * (width // heads)
+
+
+@functools.cache
+def _next_prime(number: int) -> int:
+    """The least prime above ``number``."""
+    number += 1
+    while not _is_prime(number):
+        number += 1
+    return number
 
 
 def _is_prime(number: int) -> bool:

@@ -164,7 +164,9 @@ def test_a_model_is_a_name_or_a_configuration(tmp_path: Path) -> None:
     assert catalogue.model(str(file)).experts.top_k == 2
     with pytest.raises(ValueError, match=r"cannot read .*other\.json"):
         catalogue.model(str(tmp_path / "other.json"))
-    with pytest.raises(ValueError, match=r"unknown model 'mixtral8x7'; did you mean .*; or give the path of a config"):
+    with pytest.raises(
+        ValueError, match=r"unknown model 'mixtral8x7'; did you mean .*\? Otherwise give the path of a config"
+    ):
         catalogue.model("mixtral8x7")
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHORT = ("--model", "olmoe-1b-7b", "--gpus", "4", "--sequences-per-gpu", "2")
+MIXTRAL = ("--model", "mixtral-8x7b", "--gpus", "32")
 STRATEGY_KEYS = """
     pp ep dp tp microbatches sequences_per_gpu schedule checkpointing zero_stage alltoall mfu hfu step_seconds
     peak_memory_bytes stage_memory_bytes
@@ -135,6 +136,28 @@ def test_what_cannot_be_is_an_answer(arguments: tuple[str, ...], constraint: str
         (("--model", "mixtral-8x7b", "--load-factor", "0.5"), "1 or more, not 0.5"),
         (("--model", "mixtral-8x7b", "--overlap", "all=1"), "--overlap takes KIND=SHARE"),
         (("--model", "mixtral-8x7b", "--top", "0"), "--top"),
+        (
+            (*MIXTRAL, "--global-batch", "100000000000000000000"),
+            "--global-batch must be from 1 to 16777216, not 1000000",
+        ),
+        ((*MIXTRAL, "--global-batch", "1000000000000000000"), "--global-batch must be from 1 to 16777216"),
+        ((*MIXTRAL, "--sequences-per-gpu", "1000000000000"), "--sequences-per-gpu must be from 1 to 16777216"),
+        ((*MIXTRAL, "--sequences-per-gpu", "0"), "--sequences-per-gpu must be from 1 to 16777216, not 0"),
+        ((*MIXTRAL, "--sequence", "100000000000000000000"), "--sequence must be from 1 to 16777216"),
+        ((*MIXTRAL, "--format", "megatron"), "--format belongs to --export K"),
+        ((*MIXTRAL, "--format", "nemo"), "unknown format 'nemo'; known: executor, megatron, deepspeed, torchtitan"),
+        ((*MIXTRAL, "--export", "1", "--json"), "give one of them"),
+        ((*MIXTRAL, "--export", "1", "--explain", "1"), "leave --explain out"),
+        ((*MIXTRAL, "--set", "pp=2", "--set", "pp=4"), "--set pp is given twice"),
+        ((*MIXTRAL, "--overlap", "all_to_all=1", "--overlap", "all_to_all=0.5"), "--overlap all_to_all is given twice"),
+        ((*MIXTRAL, "--html", "/nonexist/x.html"), "there is no folder /nonexist"),
+        ((*MIXTRAL, "--html", "/dev/null"), "it is no file"),
+        ((*MIXTRAL, "--precision", "fp8"), "precision is one of bf16, fp16, not 'fp8'"),
+        ((*MIXTRAL, "--precision", "fp32"), "plan with bf16 or fp16"),
+        (("--paper", "--model", "mixtral-8x7b"), "--paper compares models of its own"),
+        (("--model", "nonsense"), "unknown model 'nonsense'; give the path of a config.json, or one of "),
+        (("--model", "mixtrl-8x7b"), "did you mean mixtral-8x7b"),
+        (("--model", "x" * 5000), f"unknown model '{'x' * 60}... (5000 characters)'"),
     ],
 )
 def test_wrong_requests_are_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
@@ -154,9 +177,60 @@ def test_the_program_ends_with_one_line_and_exit_code_2(
     assert done.stderr.startswith("bench: unknown model 'mixtral'")
 
 
+@pytest.mark.parametrize("option", ["--global-batch", "--sequences-per-gpu"])
+def test_the_largest_batch_is_planned(option: str) -> None:
+    record = record_of(plan("--model", "olmoe-1b-7b", "--gpus", "8", option, str(1 << 24), "--json"))
+    assert record["strategies"]
+
+
+def test_what_cannot_be_explained_is_said() -> None:
+    arguments = ("--model", "deepseek-v3", "--gpus", "8", "--explain", "1")
+    for done in (plan(*arguments), plan(*arguments, "--json")):
+        assert done.returncode == 0
+        assert done.stderr == "there is no strategy 1 to explain: nothing fits\n"
+
+
+def test_json_has_numbers_of_batch_load_and_overlap() -> None:
+    record = record_of(plan(*MIXTRAL, "--load-factor", "1.5", "--overlap", "all_to_all=0.5", "--json"))
+    assert (record["global_batch"], record["sequences_per_gpu"]) == (128, None)
+    assert (record["load_factor"], record["zipf"]) == (1.5, 0.0)
+    assert record["overlap"] == {
+        "all_to_all": 0.5, "point_to_point": 0.0, "tensor_parallel": 0.0, "data_parallel": 0.0,
+    }  # fmt: skip
+    for strategy in record["strategies"]:
+        assert strategy["global_batch"] == strategy["sequences_per_gpu"] * strategy["ep"] * strategy["dp"] == 128
+
+
+def test_a_profile_that_did_not_settle_is_said_in_heading_and_json() -> None:
+    profile = str(ROOT / "tests" / "data" / "platform_profile_cpu.json")
+    arguments = ("--model", "olmoe-1b-7b", "--gpus", "4", "--platform", profile)
+    record = record_of(plan(*arguments, "--json"))
+    assert record["unsettled_figures"] == record["measured_figures"] > 50
+    text = plan(*arguments).stdout
+    assert f"{record['unsettled_figures']} of {record['measured_figures']} measured figures did not settle" in text
+
+
+def test_a_full_disk_is_one_line_and_exit_code_4(tmp_path: Path) -> None:
+    code = (
+        "import sys; from bench import cli; from ciera_piper_core.planner.command import plan\n"
+        "cli._add_commands_of_other_packages = lambda: cli.app.command('plan')(plan)\n"
+        f"sys.argv[1:] = {['plan', *MIXTRAL, '--top', '500', '--json']!r}\ncli.main()"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 4
+    assert done.stderr == "bench: cannot write standard output: No space left on device\n"
+
+
 def test_export_prints_the_settings_alone() -> None:
     settings = json.loads(plan("--model", "mixtral-8x7b", "--gpus", "32", "--export", "1").stdout)
     assert settings["gpus"] == 32
+    done = plan(*MIXTRAL, "--export", "1", "--format", "deepspeed")
+    assert json.loads(done.stdout)["train_batch_size"] == 128
+    assert "world size 32" in done.stderr
     assert (
         "--expert-model-parallel-size"
         in plan("--model", "mixtral-8x7b", "--gpus", "32", "--export", "1", "--format", "megatron").stdout

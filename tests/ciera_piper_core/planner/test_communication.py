@@ -226,9 +226,10 @@ def test_measured_ranks_have_their_own_curve(op: str, suite: str, ranks: int, se
     assert float(seconds(MEASURED, largest["bytes"], ranks)) == pytest.approx(largest["latency_us"] * 1e-6)
     term = comm.origin(MEASURED, op, largest["bytes"], ranks)
     assert term.status == "measured"
-    assert (
-        term.text
-        == f"{suite}, {'bfloat16' if suite == 'alltoall' else 'float32'}, {ranks} ranks on 1 node(s), scope loopback"
+    dtype = "bfloat16" if suite == "alltoall" else "float32"
+    unsettled = sum(not point["settled"] for point in points)
+    assert term.text == (
+        f"{suite}, {dtype}, {ranks} ranks on 1 node(s), scope loopback, {unsettled} of {len(points)} points not settled"
     )
     beyond = comm.origin(MEASURED, op, 2 * largest["bytes"], ranks)
     assert "extrapolated" in beyond.text

@@ -113,3 +113,25 @@ def test_numbers_that_are_not_there_are_refused(number: int) -> None:
     plan = plan_of("olmoe-1b-7b")
     with pytest.raises(ValueError, match=re.escape(f"there is no strategy {number}; the plan has 1 to {len(plan)}")):
         explain(plan, number)
+
+
+def test_a_send_is_counted_where_the_table_of_time_says() -> None:
+    told = explain(plan_of("deepseek-v3"), 1)
+    send = named(told, "send to the next stage")
+    assert "within 'waiting in the pipeline'" in send.known
+    assert send.seconds > 0
+    assert "waiting in the pipeline" in told.time
+
+
+def test_the_papers_memory_and_the_cost_of_migration_stand_beside_ours() -> None:
+    plan = plan_of("deepseek-v3")
+    number = next(n for n in range(1, len(plan) + 1) if plan[n - 1].strategy.tp == 1 and plan[n - 1].strategy.ep > 1)
+    told = explain(plan, number)
+    strategy = told.prediction.strategy
+    assert told.paper_rank_bytes is not None
+    assert len(told.paper_rank_bytes) == strategy.pp
+    assert told.migration is not None
+    assert told.migration.bytes_per_gpu == 16 * 3 * 256 * 7168 * 2048 / strategy.ep
+    text = explanation_text(plan, told)
+    assert "The Piper paper's formula (Eq 3 and 4)" in text
+    assert "Moving all experts of a layer" in text

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ciera_piper_core.models import catalogue
-from ciera_piper_core.planner.fitting import fits, gpu_counts, least_state_bytes, smallest_gpus
+from ciera_piper_core.planner import fitting
+from ciera_piper_core.planner.fitting import Smallest, fits, gpu_counts, least_state_bytes, smallest_gpus
 from ciera_piper_core.planner.search import search
 from ciera_piper_core.planner.strategy import Question
 from ciera_piper_core.platforms import load_platform
@@ -29,15 +30,37 @@ def test_fits_says_what_the_search_finds(model: str, settings: dict[str, Any]) -
 
 def test_the_smallest_is_the_first_that_fits() -> None:
     question = question_of("mixtral-8x7b", 64)
-    smallest = smallest_gpus(question, 1, 64)
-    assert smallest is not None
+    found = smallest_gpus(question, 1, 64)
+    assert found is not None
+    smallest = found.gpus
+    assert found.exact
     assert len(search(replace(question, gpus=smallest))) > 0
     assert not any(fits(replace(question, gpus=gpus)) for gpus in gpu_counts(8, 1, 64) if gpus < smallest)
     assert least_state_bytes(replace(question, gpus=smallest)) < 64e9
 
 
 def test_a_model_that_fits_nowhere() -> None:
-    assert smallest_gpus(question_of("deepseek-v3", 64, sequence=1 << 26), 1, 512) is None
+    assert smallest_gpus(question_of("deepseek-v3", 64, sequence=1 << 24), 1, 512) is None
+
+
+def test_the_smallest_is_the_first_of_all_whole_nodes() -> None:
+    """336 lies between two of the numbers that are tried first."""
+    question = question_of("kimi-k2", 64)
+    assert 336 not in gpu_counts(8, 1, 78_848)
+    found = smallest_gpus(question, 1, 78_848)
+    assert found == Smallest(336, exact=True)
+    assert str(found) == "336"
+    assert fits(replace(question, gpus=336))
+    assert not any(fits(replace(question, gpus=gpus)) for gpus in range(8, 336, 8))
+
+
+def test_with_too_many_numbers_to_try_the_smallest_is_an_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "MOST_TRIES", 1)
+    found = smallest_gpus(question_of("kimi-k2", 64), 1, 78_848)
+    assert found is not None
+    assert not found.exact
+    assert found.gpus >= 336
+    assert str(found) == f"at most {found.gpus}"
 
 
 def test_counts_are_whole_nodes_beyond_one_and_grow_sparse() -> None:

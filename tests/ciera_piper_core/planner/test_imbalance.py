@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ciera_piper_core.planner.imbalance import Routing, inclusion_probabilities, zipf_weights
+from ciera_piper_core.planner.imbalance import Routing, inclusion_probabilities, most_factor, zipf_weights
 
 
 def by_enumeration(weights: list[float], top_k: int) -> list[float]:
@@ -67,6 +67,18 @@ def test_no_rank_gets_more_than_its_experts_can_take() -> None:
     assert Routing(zipf=30).factors(256, 8, np.array([256]))[0] == pytest.approx(32)
 
 
+@pytest.mark.parametrize("experts", [4, 6, 8])
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_the_largest_load_is_that_of_tokens_which_all_go_to_one_rank(experts: int, top_k: int) -> None:
+    for ranks in range(1, experts + 1):
+        # The first rank holds the most; every token takes as many of its experts as it can.
+        held = -(-experts // ranks)
+        most = max(sum(expert < held for expert in chosen) for chosen in itertools.combinations(range(experts), top_k))
+        found = most_factor(experts, top_k, np.array([ranks]))[0]
+        assert found == pytest.approx(most / (top_k / ranks))
+        assert Routing(load_factor=1e300).factors(experts, top_k, np.array([ranks]))[0] == pytest.approx(found)
+
+
 def test_balanced_routing_over_an_uneven_placement() -> None:
     # 256 experts on 3 ranks: one has 86.
     assert Routing().factors(256, 8, np.array([3, 4])).tolist() == [pytest.approx(86 * 3 / 256), 1]
@@ -78,7 +90,8 @@ def test_balanced_routing_over_an_uneven_placement() -> None:
         (lambda: Routing(load_factor=0.5), "so 1 or more, not 0.5"),
         (lambda: Routing(zipf=-1), "from 0 (balanced) to 50, not -1"),
         (lambda: Routing(load_factor=2, zipf=1), "give one of them"),
-        (lambda: Routing(load_factor=float("nan")), "not nan"),
+        (lambda: Routing(load_factor=float("nan")), "a load factor must be a finite number, not nan"),
+        (lambda: Routing(load_factor=float("inf")), "a load factor must be a finite number, not inf"),
         (lambda: inclusion_probabilities(np.array([1.0, 0.0]), 1), "must be positive"),
         (lambda: inclusion_probabilities(np.ones(4), 5), "1 to 4"),
     ],

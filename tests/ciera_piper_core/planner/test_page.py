@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ciera_piper_core.models import catalogue
+from ciera_piper_core.planner.fitting import Smallest
 from ciera_piper_core.planner.page import payload, render, write_page
 from ciera_piper_core.planner.search import Plan, search
 from ciera_piper_core.planner.strategy import Question
@@ -34,7 +36,7 @@ def plan_of(model: str, gpus: int) -> Plan:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_page(tmp_path_factory.mktemp("plan") / "new" / "plan.html", plan_of("mixtral-8x7b", 32))
+    return write_page(tmp_path_factory.mktemp("plan") / "plan.html", plan_of("mixtral-8x7b", 32))
 
 
 def test_opens_without_errors_or_network_and_every_plot_holds_points(browser: Browser, page: Path) -> None:
@@ -76,6 +78,43 @@ def test_no_width_makes_the_page_scroll_sideways(browser: Browser, page: Path, w
     assert browser.run(OVERFLOW) <= 0
 
 
+LABELS = """
+const boxes = (query) => [...document.querySelectorAll(query)].map((each) => each.getBoundingClientRect());
+const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+const found = [];
+for (const plot of document.querySelectorAll('.plot')) {
+  const id = `#${plot.closest('section').id}`;
+  const frame = plot.getBoundingClientRect();
+  const titles = boxes(`${id} .xtitle, ${id} .ytitle`);
+  const legend = boxes(`${id} .legend .legendtext`);
+  if (titles.some((title) => legend.some((text) => meet(title, text)))) found.push(`${id}: title over legend`);
+  const cut = (title) => title.bottom > frame.bottom + 2 || title.left < frame.left;
+  if (titles.some(cut)) found.push(`${id}: title cut`);
+  for (const axis of ['x', 'y']) {
+    const ticks = boxes(`${id} .${axis}tick text`);
+    const met = ticks.some((one, place) => ticks.slice(place + 1).some((other) => meet(one, other)));
+    if (met) found.push(`${id}: ${axis} labels`);
+  }
+}
+return found;
+"""
+
+
+@pytest.mark.parametrize("width", [420, 1300])
+def test_titles_legends_and_labels_keep_apart(browser: Browser, page: Path, width: int) -> None:
+    browser.open(page, width)
+    assert browser.errors() == []
+    assert browser.run(LABELS) == []
+
+
+def test_points_that_the_search_refuses_are_marked_and_named(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write_page(tmp_path / "plan.html", plan_of("deepseek-v3", 256)))
+    names = browser.run("return document.querySelector('#over-ep .plot').data.map((trace) => trace.name)")
+    assert names[-1] == "the search refuses this EP"
+    caption = browser.run("return document.querySelector('#over-ep p').textContent")
+    assert re.search(r"Here: EP [\d, ]*256 on 128 GPUs|EP [\d, ]*256 on 256 GPUs", caption)
+
+
 def test_dark_and_light(browser: Browser, page: Path) -> None:
     browser.open(page, dark=True)
     colour = "document.querySelector('.plot').layout.font.color"
@@ -86,13 +125,16 @@ def test_dark_and_light(browser: Browser, page: Path) -> None:
 
 
 def test_a_plan_in_which_nothing_fits_still_opens(browser: Browser, tmp_path: Path) -> None:
-    browser.open(write_page(tmp_path / "plan.html", plan_of("deepseek-v3", 8), 224))
+    browser.open(write_page(tmp_path / "plan.html", plan_of("deepseek-v3", 8), Smallest(224, exact=True)))
     assert browser.errors() == []
     verdict = browser.run("return document.querySelector('#verdict').textContent")
     assert "No strategy fits deepseek-v3 on 8 GPUs" in verdict
     assert "that would do: 224" in verdict
     assert browser.run(POINTS)["over-ep"] >= 3
-    assert browser.run("return document.querySelectorAll('.plotless').length") == 4
+    # Sections without anything in them are not there, nor links to them.
+    sections = browser.run("return [...document.querySelectorAll('section')].map((section) => section.id)")
+    assert sections == ["over-ep", "rejected", "known"]
+    assert browser.run("return document.querySelectorAll('nav a').length") == 3
     assert column(browser, "rejected", 0)[-1] == "memory"
 
 
@@ -122,5 +164,15 @@ def test_scripts_are_inlined_and_allowed_by_hash() -> None:
 
 def test_says_where_it_cannot_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"cannot write the page .*name another file"):
+    with pytest.raises(ValueError, match=r"cannot write the page .*there is no folder .*name another file"):
         write_page(tmp_path / "file" / "plan.html", plan_of("mixtral-8x7b", 32))
+    with pytest.raises(ValueError, match="there is no folder"):
+        write_page(tmp_path / "missing" / "plan.html", plan_of("mixtral-8x7b", 32))
+    assert not (tmp_path / "missing").exists()
+    with pytest.raises(ValueError, match="it is no file; name another"):
+        write_page(tmp_path, plan_of("mixtral-8x7b", 32))
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    with pytest.raises(ValueError, match="it is no file; name another"):
+        write_page(fifo, plan_of("mixtral-8x7b", 32))
+    assert fifo.is_fifo()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ciera_piper_core.planner.paper_memory import PaperDimensions, paper_bytes
+from ciera_piper_core.models import catalogue
+from ciera_piper_core.planner.paper_memory import PaperDimensions, paper_bytes, paper_rank_bytes
+from ciera_piper_core.planner.strategy import Question, Strategy
+from ciera_piper_core.platforms import load_platform
 
 MIXTRAL = PaperDimensions(layers=32, hidden=4096, heads=32, experts=8, ffn=14336, top_k=2)
 
@@ -32,3 +35,20 @@ def test_gpipe_holds_all_microbatches_and_1f1b_as_many_as_stages_follow() -> Non
     assert paper_bytes(MIXTRAL, 2048, 16, **options) - empty == pytest.approx(16 * stages[3])
     with pytest.raises(ValueError, match="there is no stage 4 of 4"):
         paper_bytes(MIXTRAL, 2048, 1, stage=4, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("schedule", "stage"), [("1f1b", 1), ("zbv", 1), ("gpipe", None)])
+def test_a_strategys_ranks_follow_the_formula(schedule: str, stage: int | None) -> None:
+    question = Question(catalogue.load("mixtral-8x7b"), load_platform("frontier"), 16)
+    strategy = Strategy(2, 8, 1, 1, 4, 8, schedule, "full", 1, "flat")
+    ranks = paper_rank_bytes(question, strategy)
+    assert ranks is not None
+    assert ranks[1] == paper_bytes(
+        MIXTRAL, 4096, 8, flash=True, expert_parallel=8, pipeline_parallel=2, microbatches=4, stage=stage
+    )
+    assert (ranks[0] > ranks[1]) == (schedule != "gpipe")
+
+
+def test_the_formula_has_no_tensor_parallelism() -> None:
+    question = Question(catalogue.load("mixtral-8x7b"), load_platform("frontier"), 16)
+    assert paper_rank_bytes(question, Strategy(1, 8, 1, 2, 4, 8, "1f1b", "full", 1, "flat")) is None

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from ciera_piper_core.models import catalogue
+from ciera_piper_core.planner.fitting import Smallest
 from ciera_piper_core.planner.range import parse_gpus, plan_range
 from ciera_piper_core.planner.strategy import Question
 from ciera_piper_core.platforms import load_platform
@@ -16,7 +17,8 @@ def test_the_range_ends_at_the_smallest_that_fits() -> None:
     question = Question(catalogue.load("mixtral-8x7b"), load_platform("frontier"), 64)
     told: list[str] = []
     answer = plan_range(question, 4, 64, told.append)
-    assert answer.smallest == answer.plan.question.gpus == 16
+    assert answer.smallest == Smallest(16, exact=True)
+    assert answer.plan.question.gpus == 16
     assert [row.gpus for row in answer.rows] == [4, 8, 16, 32, 64]
     assert [row.fitting > 0 for row in answer.rows] == [False, False, True, True, True]
     assert answer.rows[0].strategy == "nothing fits: memory"

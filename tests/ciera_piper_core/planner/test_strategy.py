@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ciera_piper_core.models import catalogue
+from ciera_piper_core.planner.imbalance import Routing
 from ciera_piper_core.planner.strategy import Question, Strategies, Strategy, doubling, parse_only
 from ciera_piper_core.platforms import load_platform
 
@@ -82,3 +83,16 @@ def test_restrictions_are_read_as_bench_run_reads_them() -> None:
 def test_wrong_restrictions_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_only([text])
+
+
+@pytest.mark.parametrize("factor", [4.01, 100.0, 1e300])
+def test_load_factors_that_no_routing_has_are_refused(factor: float) -> None:
+    with pytest.raises(ValueError, match=r"is impossible for mixtral-8x7b: .* at most 4 times the mean, at EP 4"):
+        Question(catalogue.load("mixtral-8x7b"), load_platform("frontier"), 64, routing=Routing(load_factor=factor))
+
+
+def test_a_load_factor_is_cut_to_what_each_ep_can_have_and_that_is_said() -> None:
+    question = Question(catalogue.load("mixtral-8x7b"), load_platform("frontier"), 64, routing=Routing(load_factor=3.0))
+    assert question.routing_text == "busiest rank 3 x the mean (cut to what is possible: 2 x at EP 2)"
+    assert replace(question, gpus=3).routing_text == "busiest rank 3 x the mean"
+    assert replace(question, routing=Routing()).routing_text == "balanced"

@@ -87,7 +87,9 @@ def test_the_node_is_shared_out_among_its_ranks(profile: dict[str, Any]) -> None
 
 
 def test_the_peak_is_the_largest_matmul_and_says_so() -> None:
-    assert MEASURED.peak_source.startswith("measured: largest bfloat16 product, 8192 x 1024 x 1024: 0.4185 TFLOP/s")
+    assert MEASURED.peak_source.startswith(
+        "measured, not settled (1 of 1): largest bfloat16 product, 8192 x 1024 x 1024: 0.4185 TFLOP/s"
+    )
 
 
 def test_every_term_says_how_it_is_known() -> None:
@@ -337,3 +339,35 @@ def test_memory_that_is_not_known_is_refused(
     accelerated["identity"]["gpus"][0]["memory_gib"] = None
     with pytest.raises(ValueError, match="does not say how much memory its accelerators have"):
         loaded(accelerated)
+
+
+def settled_everywhere(content: dict[str, Any], settled: bool) -> dict[str, Any]:
+    text = json.dumps(content).replace('"settled": false', f'"settled": {str(settled).lower()}')
+    return dict(json.loads(text))
+
+
+def test_what_did_not_settle_is_carried_into_terms(
+    profile: dict[str, Any], loaded: Callable[[dict[str, Any]], Platform]
+) -> None:
+    assert str(MEASURED.terms["peak"]).startswith("measured, not settled (1 of 1): largest bfloat16 product")
+    assert str(MEASURED.terms["attention"]).startswith("measured, not settled (6 of 6): ")
+    counted = sum(term.figures for term in MEASURED.terms.values())
+    assert MEASURED.settling == f"{counted} of {counted} measured figures did not settle"
+    assert "3 of 3 points not settled" in MEASURED.terms["intra_node"].text
+    # An assumption has no figures.
+    assert all(term.figures == 0 for term in MEASURED.terms.values() if term.status != "measured")
+
+    calm = loaded(settled_everywhere(profile, True))
+    assert calm.settling == ""
+    assert str(calm.terms["peak"]).startswith("measured: largest bfloat16 product")
+    changed = settled_everywhere(profile, True)
+    next(row for row in changed["attention"] if row["params"]["direction"] == "forward")["settled"] = False
+    assert loaded(changed).settling.startswith(f"1 of {counted} ")
+    assert "(1 of 6)" in str(loaded(changed).terms["attention"])
+
+
+def test_a_profile_nested_beyond_reading_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        load_platform(str(path))

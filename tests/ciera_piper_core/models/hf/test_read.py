@@ -12,6 +12,8 @@ import pytest
 from ciera_piper_core.models import catalogue
 from ciera_piper_core.models.architecture import MLA, Attention, Recurrence
 from ciera_piper_core.models.hf import from_hf, read_config, supported_families
+from ciera_piper_core.models.hf.fields import MOST_LAYERS
+from ciera_piper_core.models.hf.read import MOST_PARAMETERS
 from ciera_piper_core.models.parameters import model_parameters
 
 if TYPE_CHECKING:
@@ -251,11 +253,60 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ({"num_hidden_layers": 3.0}, "num_hidden_layers is 3.0"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1; it must be true or false"),
         ({"num_attention_heads": 8192}, "num_attention_heads is 8192, more than hidden_size"),
+        ({"num_hidden_layers": 10**8}, "num_hidden_layers is 100000000; it must be at most 4096"),
+        ({"num_local_experts": 10**5}, "num_experts is 100000; it must be at most 65536"),
+        ({"vocab_size": "v" * 10**6}, r"vocab_size is 'v{59}\.\.\. \(1000002 characters\)"),
+        ({"model_type": "m" * 5_000_000}, r"unknown family 'm{59}\.\.\. \(5000002 characters\) \(field model_type\)"),
+        (
+            {"hidden_size": 2**24, "intermediate_size": 2**24, "num_local_experts": 2**16, "num_hidden_layers": 2**12},
+            "its fields make .* parameters, and a plan takes at most 1e\\+15",
+        ),
     ],
 )
 def test_wrong_and_contradictory_values(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_hf(MIXTRAL | change)
+
+
+@pytest.mark.parametrize("base", [MIXTRAL, DEEPSEEK_V3, GPT_OSS], ids=lambda base: str(base["model_type"]))
+def test_no_size_is_without_bound(base: dict[str, Any]) -> None:
+    refused = set()
+    for name, value in base.items():
+        if type(value) is not int:
+            continue
+        try:
+            # What the family does not read, it may have any value.
+            assert from_hf(base | {name: 10**30}) == from_hf(base), name
+        except ValueError as error:
+            assert "10000000000" in str(error)  # noqa: PT017
+            refused.add(name)
+    assert {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"} <= refused
+    assert len(refused) >= 7
+
+
+def test_a_model_at_every_bound_is_read_and_planned_quickly() -> None:
+    deep = from_hf(MIXTRAL | {"num_hidden_layers": MOST_LAYERS, "hidden_size": 64, "intermediate_size": 64})
+    assert len(deep.layers) == MOST_LAYERS
+    assert model_parameters(deep).total < MOST_PARAMETERS
+
+
+@pytest.mark.parametrize("part", ["[", '{"text_config":'])
+def test_a_file_nested_beyond_reading_is_one_line(tmp_path: Path, part: str) -> None:
+    with pytest.raises(ValueError, match=r"nested too deeply|is no JSON") as caught:
+        read_config(written(tmp_path, part * 200_000))
+    assert "\n" not in str(caught.value)
+    inner = '{"text_config":' * 900 + "1" + "}" * 900
+    with pytest.raises(ValueError, match=r"nested too deeply|model_type"):
+        read_config(written(tmp_path, inner))
+
+
+@pytest.mark.parametrize(
+    "change", [{"layer_types": [[1]] * 36}, {"layer_types": [{}] * 36}, {"rope_scaling": 3, "layer_types": [None] * 36}]
+)
+def test_fields_of_another_form_are_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"another form|layer_types") as caught:
+        read_config(written(tmp_path, json.dumps(GPT_OSS | change)))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
