@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from pathlib import Path  # noqa: TC003  # typer reads the annotations when it runs
 from typing import Annotated, Any, NoReturn
 
@@ -315,7 +316,10 @@ def main() -> None:
         if hasattr(error, "format_message"):  # click's own usage errors, whichever copy of click typer brings
             print(f"bench: {error.format_message()}; see --help", file=sys.stderr)
             sys.exit(UsageError.exit_code)
-        raise
+        # A fault of this program. Python would end with 1, which here means a regression.
+        traceback.print_exc()
+        print("bench: this is a fault in bench: please report it with the lines above", file=sys.stderr)
+        sys.exit(EXIT_NOT_MEASURED)
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)
         sys.exit(EXIT_NOT_MEASURED)

@@ -79,6 +79,15 @@ def test_verbs_of_other_packages_appear(tmp_path: Path) -> None:
     assert bench("more", "two", cwd=tmp_path, PYTHONPATH=path).stdout == "two\n"
 
 
+def test_a_fault_of_a_verb_does_not_look_like_a_regression(tmp_path: Path) -> None:
+    (tmp_path / "faulty_verb.py").write_text("def fail() -> None:\n    raise RuntimeError('oops')\n")
+    path = install(tmp_path, "verbs", "[bench.commands]\nfail = faulty_verb:fail\n")
+    done = bench("fail", cwd=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 4
+    assert "RuntimeError: oops" in done.stderr
+    assert "please report it" in done.stderr
+
+
 @pytest.mark.parametrize("group", ["bench.commands", "bench.suites"])
 def test_what_cannot_be_loaded_hides_nothing_else(tmp_path: Path, group: str) -> None:
     path = install(tmp_path, "broken", f"[{group}]\nbroken = no_such_module:thing\n")
