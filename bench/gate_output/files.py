@@ -41,9 +41,9 @@ def write_outputs(outputs: Outputs, result: GateResult) -> list[str]:
     for name, target in outputs:
         try:
             _write(name, target, result)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             place = "standard output" if target == "-" else target
-            troubles.append(f"cannot write --{name} to {place}: {error.strerror or error}")
+            troubles.append(f"cannot write --{name} to {place}: {getattr(error, 'strerror', None) or error}")
     return troubles
 
 
@@ -51,6 +51,8 @@ def _trouble(name: str, target: str) -> str:
     """Why nothing can be written there; empty if it can."""
     if target == "-":
         return ""
+    if "\0" in target:
+        return "no name holds a zero byte"
     path = Path(target)
     try:
         if path.is_dir():

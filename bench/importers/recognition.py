@@ -24,13 +24,15 @@ def refusal(tool: str, source: Source) -> Contents | None:
 
     A document or table with a mark of ``tool`` itself is its own, whatever else it looks like.
     """
+    tables = {name: match.start() for name, mark in _TABLES.items() if (match := mark.search(source.text))}
+    if tool in tables:
+        return None
     found_documents = documents(source.text, Contents(tool))
     for document in found_documents:
         found = tools_of(document.data)
         if found and tool not in found:
             return _refused(tool, document.line, found[0])
-    tables = {name: match.start() for name, mark in _TABLES.items() if (match := mark.search(source.text))}
-    if found_documents or not tables or tool in tables:
+    if found_documents or not tables:
         return None
     name, start = min(tables.items(), key=lambda item: item[1])
     return _refused(tool, source.text.count("\n", 0, start) + 1, name)
@@ -57,15 +59,12 @@ def _any(data: dict[str, Any], key: str, *names: str) -> bool:
 
 
 def _is_google(data: dict[str, Any]) -> bool:
-    return (
-        _any(data, "benchmarks", "real_time", "cpu_time", "time_unit", "run_type")
-        or isinstance(data.get("context"), dict)
-        and "benchmarks" in data
-    )
+    has_context = isinstance(data.get("context"), dict) and "benchmarks" in data
+    return has_context or _any(data, "benchmarks", "real_time", "cpu_time", "time_unit", "run_type")
 
 
 def _is_pytest(data: dict[str, Any]) -> bool:
-    return "machine_info" in data or _any(data, "benchmarks", "stats", "fullname")
+    return ("machine_info" in data and "benchmarks" in data) or _any(data, "benchmarks", "stats", "fullname")
 
 
 def _is_nvbench(data: dict[str, Any]) -> bool:
@@ -73,11 +72,9 @@ def _is_nvbench(data: dict[str, Any]) -> bool:
 
 
 def _is_asv(data: dict[str, Any]) -> bool:
-    return (
-        isinstance(data.get("results"), dict)
-        or "commit_hash" in data
-        or any(isinstance(entry, dict) and {"code", "type"} <= entry.keys() for entry in data.values())
-    )
+    if isinstance(data.get("results"), dict):
+        return any(key in data for key in ("commit_hash", "env_name", "result_columns"))
+    return any(isinstance(entry, dict) and {"code", "type"} <= entry.keys() for entry in data.values())
 
 
 def _is_hyperfine(data: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from bench.breakdown_command import breakdown, trace_files
-from bench.errors import UsageError
+from bench.errors import BenchError, UsageError
 from tests.bench.trace.made_up import KNOWN, write
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -41,3 +41,12 @@ def test_a_folder_is_its_traces_without_the_merged_one(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no traces"):
         trace_files([tmp_path / "empty"])
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents": []}', "[]"])
+def test_a_trace_with_nothing_in_it_is_not_measured(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rank0.json").write_text(text)
+    done = CliRunner().invoke(app, [str(tmp_path / "rank0.json")])
+    assert isinstance(done.exception, BenchError)
+    assert done.exception.exit_code == 4
+    assert "rank0.json: nothing to break down" in str(done.exception)

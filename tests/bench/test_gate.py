@@ -319,3 +319,28 @@ def test_ten_thousand_cases_take_seconds() -> None:
     result = judge_stored(baseline, candidate, Frame(Policy(), today=TODAY))
     assert time.process_time() - began < 10
     assert result.counts["regressed"] == 0
+
+
+@pytest.mark.parametrize("candidate", [80, 100, 120])
+def test_a_direction_that_changed_is_no_verdict(candidate: float) -> None:
+    now = side(candidate, run="new", seed=2, better="higher")
+    comparison = only(judged(side(100), now))
+    assert (comparison.verdict, comparison.reason_code) == ("inconclusive", "direction_changed")
+    assert comparison.better == ""
+
+
+@pytest.mark.parametrize(("better", "verdict"), [("lower", "regressed"), ("higher", "improved")])
+def test_the_policy_settles_a_direction_that_changed(better: str, verdict: str) -> None:
+    now = side(120, run="new", seed=2, better="higher")
+    assert only(judged(side(100), now, f'[defaults]\nbetter = "{better}"')).verdict == verdict
+
+
+def test_a_direction_that_one_side_does_not_say_is_the_others() -> None:
+    assert only(judged(side(100), side(120, run="new", seed=2, better=""))).verdict == "regressed"
+
+
+def test_entries_for_suites_that_are_not_here_are_no_slips() -> None:
+    entries = '[[rule]]\nsuite = "memory"\njudge = false\n[[rule]]\nsuite = "collectives"\nmetric = "latnecy"\njudge = false'
+    notes = "\n".join(judged(side(100), side(100, run="new", seed=2), entries).notes)
+    assert "rule 2 (suite=collectives metric=latnecy)" in notes
+    assert "memory" not in notes

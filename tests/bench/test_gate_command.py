@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.errors import BenchError, UsageError
+from bench.errors import UsageError
 from bench.gate_command import gate, parse_budget
 from bench.policy import read_policy
 from bench.store.reader import Store
@@ -80,7 +80,8 @@ def test_inconclusive_is_3(store: Path) -> None:
 
 def test_every_output_at_once(store: Path, tmp_path: Path) -> None:
     baseline, candidate = two_runs(store, 120.0)
-    out = tmp_path / "out" / "deep"
+    out = tmp_path / "out"
+    out.mkdir()
     names = {"json": "gate.json", "markdown": "gate.md", "junit": "gate.xml", "html": "gate.html"}
     options = [word for option, name in names.items() for word in (f"--{option}", str(out / name))]
     done = call("--baseline", baseline, "--candidate", candidate[:-2], *options, store=store)
@@ -104,7 +105,7 @@ def test_files_of_rows_and_store_folders(store: Path, tmp_path: Path) -> None:
     files = ("--baseline", str(tmp_path / "a.jsonl"), "--candidate", str(tmp_path / "b.jsonl"))
     assert call(*files, store=store).exit_code == 1
     unknown = call(*files, store=tmp_path / "elsewhere")
-    assert (unknown.exit_code, "unknown_machine" in unknown.stdout) == (4, False)
+    assert (unknown.exit_code, "new: unknown_machine" in unknown.stdout) == (4, True)
     assert call(*files, "--across-machines", store=tmp_path / "elsewhere").exit_code == 1
     assert call("--baseline", baseline, "--candidate", str(store), store=store).exit_code == 1
 
@@ -134,7 +135,8 @@ def test_only_some_suites(store: Path) -> None:
     store_run(store, [row(samples_of(100, seed=1)), row(samples_of(120, seed=1), suite="memory")])
     assert call("--baseline", baseline, store=store).exit_code == 1
     assert call("collectives", "--baseline", baseline, store=store).exit_code == 0
-    assert call("nowhere", "--baseline", baseline, store=store).exit_code == 4
+    with pytest.raises(UsageError, match=r"unknown suite 'memroy'; did you mean memory\?"):
+        call("memroy", "--baseline", baseline, store=store)
 
 
 def test_an_expired_waiver_is_an_error_line(store: Path, tmp_path: Path) -> None:
@@ -165,6 +167,9 @@ def test_hostile_names_reach_no_terminal(store: Path) -> None:
         (("--baseline", "x", "--max-time", "1"), "--max-time is for the runs of --interleave"),
         (("--baseline", "x", "--budget", "soon"), "--budget needs a time"),
         (("--baseline", "x", "--json", "-", "--html", "-"), "--json and --html cannot share standard output"),
+        (("--baseline", "x", "--candidate", ""), "--candidate is empty"),
+        (("--baseline", "x", "--candidate", " "), "--candidate is empty"),
+        (("--baseline", " "), "--baseline is missing"),
         (("--baseline", "nowhere"), "neither a file, nor a run"),
         (("--baseline", "latest"), "is on both sides"),
     ],
@@ -178,8 +183,40 @@ def test_wrong_words(store: Path, arguments: tuple[str, ...], message: str) -> N
 
 def test_an_output_that_cannot_be_written_is_named(store: Path) -> None:
     baseline, _ = two_runs(store, 100.0)
-    with pytest.raises(BenchError, match="cannot write /proc/nowhere/x"):
+    with pytest.raises(UsageError, match="cannot write --html /proc/nowhere/x: there is no folder /proc/nowhere"):
         call("--baseline", baseline, "--html", "/proc/nowhere/x", store=store)
+
+
+@pytest.mark.parametrize(("candidate", "code"), [(120.0, 1), (100.0, 4)])
+def test_an_output_that_fails_late_costs_only_a_0(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, candidate: float, code: int
+) -> None:
+    baseline, _ = two_runs(store, candidate)
+    monkeypatch.setattr("bench.gate_output.files.refuse_unwritable", lambda outputs: None)
+    page = tmp_path / "a.html"
+    done = call("--baseline", baseline, "--junit", str(tmp_path), "--html", str(page), store=store)
+    assert done.exit_code == code
+    assert "1 compared" in done.stdout
+    assert f"bench: cannot write --junit to {tmp_path}" in done.stderr
+    assert page.exists()
+
+
+def test_ctrl_c_while_building_leaves_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = plant(tmp_path / "repository")
+    monkeypatch.chdir(repository)
+
+    def interrupted(*_: Any) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bench.worktrees.build", interrupted)
+    target = tmp_path / "gate.json"
+    store = tmp_path / "store"
+    done = call("planted", "--interleave", "--baseline", "main", "--json", str(target), store=store)
+    assert done.exit_code == 4
+    assert "interrupted before anything was measured" in done.stderr
+    found = json.loads(target.read_text())
+    assert (found["interrupted"], found["exit_code"], found["compared"]) == (True, 4, 0)
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("600", 600), ("90s", 90), ("1.5m", 90), ("1h", 3600)])

@@ -143,3 +143,35 @@ def test_hostile_names_are_text_in_every_output(tmp_path: Path) -> None:
 
 def test_printable_keeps_letters_of_every_script() -> None:
     assert printable("Größe 東\x07") == "Größe 東\\x07"
+
+
+COUNTED = {"benchmarks": [{"name": "B", "real_time": 1, "cpu_time": 1, "time_unit": "ns", "hits": 3}]}
+
+
+@pytest.mark.parametrize(
+    ("better", "message"),
+    [
+        ("nosuch=higher", "nosuch: no such metric in the files, which have cpu_time, hits, real_time"),
+        ("real_time=higher", "real_time: its direction is known; metrics without one: hits"),
+    ],
+)
+def test_a_direction_that_changes_nothing_is_refused(tmp_path: Path, better: str, message: str) -> None:
+    file = tmp_path / "out.json"
+    file.write_text(json.dumps(COUNTED))
+    with pytest.raises(UsageError, match=message):
+        run(tmp_path, "google-benchmark", str(file), "--better", better)
+    assert Store(tmp_path).runs() == []
+    assert run(tmp_path, "google-benchmark", str(file), "--better", "hits=higher").exit_code == 0
+    assert {row.metric: row.better for row in Store(tmp_path).rows()}["hits"] == "higher"
+
+
+def test_another_tools_file_is_one_line_and_stores_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    file.write_text(json.dumps(COUNTED))
+    result = run(tmp_path, "pytest-benchmark", str(file))
+    assert result.exit_code == 4
+    assert result.stderr.splitlines() == [
+        f"{file}:1: this is google-benchmark's output, not pytest-benchmark's; nothing of the file is read: "
+        "bench import google-benchmark"
+    ]
+    assert Store(tmp_path).runs() == []

@@ -234,3 +234,17 @@ def test_the_lock_of_a_dead_gate_holds_nobody(tmp_path: Path, monkeypatch: pytes
     watcher = Notes()
     with one_at_a_time(watcher):
         assert watcher.notes == []
+
+
+def test_an_interrupt_while_waiting_for_another_gate_is_a_result(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_NB:
+            raise BlockingIOError
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fcntl, "flock", wait)
+    found = run(clock, lambda op, turn: 100.0)
+    assert (found.result.interrupted, found.result.exit_code, found.log) == (True, 4, [])
+    assert found.notes[-1] == "interrupted; nothing was measured"

@@ -48,6 +48,15 @@ def test_wrong_words_are_refused(tmp_path: Path, arguments: tuple[str, ...], mes
     assert not list(tmp_path.iterdir()), "nothing was measured"
 
 
+def test_an_unknown_suite_is_said_before_any_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+    app.command()(noise)
+    done = CliRunner().invoke(app, ["nosuite", "--store", str(tmp_path)])
+    assert isinstance(done.exception, UsageError)
+    assert "unknown suite 'nosuite'" in str(done.exception)
+    assert "repeat" not in done.output + capsys.readouterr().err
+
+
 def test_a_launchers_processes_measure_one_repeat_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)

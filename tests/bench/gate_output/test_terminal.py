@@ -56,3 +56,30 @@ def test_hostile_names_are_text() -> None:
 def test_an_empty_result_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(result())
     assert "not measured: 0 compared; nothing was compared" in capsys.readouterr().out
+
+
+def test_no_line_can_be_a_command_to_the_runner() -> None:
+    name = "::error::x"
+    found = regressed(suite=name, metric=name, message=f"a long message {'word ' * 20}" + f"{name} " * 9)
+    for width in (30, 60, 80, 200):
+        text = printed(result(found, notes=[f"{name} " * 20], baseline=name), width)
+        assert not [line for line in text.splitlines() if line.strip().startswith("::")]
+    assert "std::vector" in printed(result(regressed(metric="std::vector")), 200)
+
+
+def test_80_columns_keep_the_interval_of_what_regressed() -> None:
+    text = printed(result(regressed(), comparison(params={"op": "all_gather", "bytes": 2048})), 80)
+    assert "[+9.0%, +11.0%]" in text
+    assert "counts from" not in text
+
+
+def test_what_is_new_says_why_in_the_table() -> None:
+    new = comparison(verdict="new", reason_code="other_machine", change=None, effect=None, interval=None)
+    assert "new: other_machine" in printed(result(new), 80)
+
+
+def test_changes_by_turns_are_called_so() -> None:
+    text = printed(result(regressed(by_turns=True, better="higher", change=-0.1, candidate_value=120.0)), 160)
+    assert "change by turns" in text
+    assert "the machine's drift in them" in text
+    assert "by turns" not in printed(result(regressed()), 160)

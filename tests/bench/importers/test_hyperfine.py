@@ -39,6 +39,41 @@ def test_the_first_versions_have_a_mean_only(read: Callable) -> None:
     assert row.params == {"command": "old", "parameter": "3"}
 
 
+def one(read: Callable, text: str) -> tuple[str, float | None, int]:
+    row = read("hyperfine", text=f'{{"results": [{{"command": "c", {text}}}]}}').of("duration")
+    return row.status, row.value, len(row.samples)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"times": [-1.0, 1e400, null, "x"]', ("failed", None, 0)),
+        ('"times": [1.0, 1e400]', ("failed", None, 0)),
+        ('"times": [1.0, NaN], "median": 1.0', ("failed", None, 0)),
+        ('"times": [2.0, -1.0], "median": 1.0', ("failed", None, 0)),
+        ('"times": [NaN, NaN], "median": 1.5', ("ok", 1.5, 0)),
+        ('"times": [NaN], "mean": 1.5', ("ok", 1.5, 0)),
+        ('"times": [NaN, NaN], "median": NaN', ("failed", None, 0)),
+        ('"times": [NaN, NaN], "median": -1.5', ("failed", None, 0)),
+        ('"times": [NaN, NaN], "median": 0', ("failed", None, 0)),
+        ('"median": -1.5', ("failed", None, 0)),
+        ('"times": [0.0, 0.0, 0.0]', ("ok", 0.0, 3)),
+    ],
+)
+def test_impossible_times_are_no_measurement(
+    read: Callable, text: str, expected: tuple[str, float | None, int]
+) -> None:
+    assert one(read, text) == expected
+
+
+def test_impossible_times_have_a_reason(read: Callable) -> None:
+    def reason(text: str) -> str:
+        return str(read("hyperfine", text=f'{{"results": [{{"command": "c", {text}}}]}}').of("duration").reason)
+
+    assert reason('"times": [2.0, -1.0]') == "the file has -1.0 s, which is below zero"
+    assert reason('"times": [1.0, 1e400]') == "1 of 2 samples are no finite numbers, such as inf"
+
+
 def test_hostile_commands_are_text(read: Callable) -> None:
     command = "<script>alert(1)</script>\x1b[31m\n../../etc/passwd,n=1"
     text = json.dumps({"results": [{"command": command, "median": 1.0, "times": [1.0]}]})

@@ -30,14 +30,14 @@ def take(store: Path, data: bytes, tool: str = "hyperfine", name: str = "-", **w
 
 
 def test_rows_are_stored_under_a_run_that_names_the_file(tmp_path: Path) -> None:
-    result = take(tmp_path, hyperfine(1.0, 2.0), commit="abc")
+    result = take(tmp_path, hyperfine(1.0, 2.0), commit="abcdef1")
     reader = Store(tmp_path)
     assert result.added
     assert [row.to_dict() for row in reader.rows()] == [row.to_dict() for row in result.rows]
     record = reader.record(result.run_id)
     assert (record.preset, record.suites, record.cases) == ("imported", ["hyperfine"], 2)
     assert record.plan["imported"]["tool"] == "hyperfine"
-    assert record.fingerprint["volatile"]["git"] == {"commit": "abc", "dirty": False}
+    assert record.fingerprint["volatile"]["git"] == {"commit": "abcdef1", "dirty": False}
     assert [run.state for run in reader.runs()] == ["sealed"]
 
 
@@ -70,6 +70,45 @@ def test_the_same_file_with_other_wishes_is_another_run(tmp_path: Path) -> None:
     take(tmp_path, hyperfine(1.0))
     assert take(tmp_path, hyperfine(1.0), params={"host": "x"}).added
     assert len(Store(tmp_path).runs()) == 2
+
+
+def test_what_changes_no_row_makes_no_second_run(tmp_path: Path) -> None:
+    first = take(tmp_path, hyperfine(1.0))
+    for wishes in (
+        {"commit": "abcdef1"},
+        {"better": {"nosuch": "higher"}},
+        {"better": {"duration": "higher"}},
+        {"params": {"command": "mine"}},
+    ):
+        again = take(tmp_path, hyperfine(1.0), **wishes)
+        assert (again.added, again.run_id) == (False, first.run_id)
+    assert len(Store(tmp_path).rows()) == 1
+    assert take(tmp_path, hyperfine(1.0), machine="a").added
+
+
+def test_a_parameter_that_an_importer_needs_changes_rows(tmp_path: Path) -> None:
+    head = "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+    units = "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n"
+    data = (
+        f"{head}{units}     1048576        262144     float     sum      -1    100.0   10.49   10.49      0\n".encode()
+    )
+    runs = {take(tmp_path, data, "nccl-tests", params={"op": op}).run_id for op in ("all_reduce", "broadcast")}
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("commit", ["zz;rm", "abc", "a" * 41, "abcdef1\n", "0x12345", "$(reboot)"])
+def test_a_commit_is_hexadecimal(commit: str) -> None:
+    with pytest.raises(UsageError, match="7 to 40 hexadecimal"):
+        Wishes(commit=commit)
+    assert Wishes(commit="1a2B3c4").commit == "1a2B3c4"
+
+
+def test_a_commit_in_a_file_that_is_none_is_left_out(tmp_path: Path) -> None:
+    entry = {"name": "a", "stats": {"median": 1.0, "rounds": 3}}
+    data = json.dumps({"commit_info": {"id": "zz;rm"}, "benchmarks": [entry]}).encode()
+    result = take(tmp_path, data, "pytest-benchmark")
+    assert Store(tmp_path).record(result.run_id).fingerprint["volatile"]["git"] is None
+    assert any("no commit's id" in note for note in result.contents.notes)
 
 
 def test_an_import_that_died_is_completed(tmp_path: Path) -> None:

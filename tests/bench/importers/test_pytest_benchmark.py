@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -52,3 +53,13 @@ def test_a_benchmark_without_a_number_failed(read: Callable, stats: str) -> None
 @pytest.mark.parametrize("text", ["{}", '{"benchmarks": []}', '{"benchmarks": [3, {}]}'])
 def test_files_without_a_benchmark(read: Callable, text: str) -> None:
     assert read("pytest-benchmark", text=text).faults
+
+
+@pytest.mark.parametrize(
+    ("data", "median", "status"),
+    [([1.0, -1.0], 1.0, "failed"), ([1.0, None], 1.0, "failed"), ([None], 1.0, "ok"), ([None], 0.0, "failed")],
+)
+def test_impossible_samples_are_no_measurement(read: Callable, data: list[object], median: float, status: str) -> None:
+    entry = {"name": "a", "stats": {"data": data, "median": median, "rounds": len(data)}}
+    row = read("pytest-benchmark", text=json.dumps({"benchmarks": [entry]})).of("duration")
+    assert (row.status, bool(row.reason)) == (status, status == "failed")

@@ -59,6 +59,11 @@ def test_commas_within_lists() -> None:
         ("time=30m", "--slurm time='30m' is no time; write minutes, hours:minutes:seconds or days-hours"),
         ("time=1:2:3:4", "is no time"),
         ("time=-5", "is no time"),
+        ("time=99:99:99", "is no time"),
+        ("time=10:60", "is no time"),
+        ("time=2-24", "is no time"),
+        ("mem=lots", "--slurm mem='lots' is no memory; write MiB, or a number with K, M, G or T"),
+        ("mem=64 G", "is no memory"),
         ("partition=a b", "--slurm partition='a b' has what a batch script cannot hold"),
         ("name=a\n#SBATCH --uid=0", "has what a batch script cannot hold"),
     ],
@@ -72,6 +77,11 @@ def test_mistakes_are_named(text: str, message: str) -> None:
 @pytest.mark.parametrize("time", ["30", "30:15", "1:30:00", "2-12", "2-12:30", "2-12:30:15"])
 def test_times_as_slurm_reads_them(time: str) -> None:
     assert JobOptions.parse([f"time={time}"]).get("time") == time
+
+
+@pytest.mark.parametrize("memory", ["0", "4096", "64G", "1T"])
+def test_memory_as_slurm_reads_it(memory: str) -> None:
+    assert JobOptions.parse([f"mem={memory}"]).get("mem") == memory
 
 
 def test_made_without_parsing_it_is_checked_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,16 @@ def test_a_dry_run_prints_the_script_and_needs_no_slurm(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_as_json(tmp_path: Path) -> None:
+    options = ("--slurm", "nodes=2", "--dry-run", "--json", "--store", "here", "--", "run", FAULTY)
+    done = submit(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["verb"], found["store"]) == ("run", f"{tmp_path}/here")
+    assert "#SBATCH --nodes=2\n" in found["script"]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -66,6 +77,16 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: tuple[str, ...], messa
     (line,) = done.stderr.splitlines()
     assert line.startswith("bench: ")
     assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_as_json(tmp_path: Path) -> None:
+    options = ("--slurm", "nodes=2", "--dry-run", "--json", "--store", "here", "--", "run", FAULTY)
+    done = submit(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["verb"], found["store"]) == ("run", f"{tmp_path}/here")
+    assert "#SBATCH --nodes=2\n" in found["script"]
     assert list(tmp_path.iterdir()) == []
 
 

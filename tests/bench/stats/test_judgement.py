@@ -320,3 +320,55 @@ print(len(found), time.perf_counter() - began, resource.getrusage(resource.RUSAG
     assert cases == 10_000
     assert seconds < 10
     assert peak_bytes < 2 << 30
+
+
+def test_a_time_of_zero_is_no_improvement() -> None:
+    found = one(noisy(20), np.zeros(20))
+    assert (found.verdict, found.reason_code, found.samples_to_settle) == ("inconclusive", "zero_candidate", None)
+
+
+def test_a_count_or_a_rate_may_be_zero() -> None:
+    sides = Samples(noisy(20), (), "GB/s"), Samples(np.zeros(20), (), "GB/s")
+    (found,) = judge([Pair("case", *sides)], Criteria(better="higher"))
+    assert found.verdict == "regressed"
+
+
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_without_an_interval_nothing_is_said_of_what_would_have_been_seen(better: Any) -> None:
+    checked = 0
+    for n in (2, 3, 4, 5, 6):
+        for seed in range(40):
+            walk = np.exp(0.02 * np.cumsum(np.random.default_rng([n, seed]).normal(size=(2, n)), axis=1))
+            found = one(*walk, better=better)
+            assert "inf" not in found.message
+            if not all(map(math.isfinite, found.interval)):
+                checked += 1
+                assert found.interval == (-math.inf, math.inf)
+                assert found.minimum_detectable_effect == math.inf
+                if found.reason_code == "too_few_samples" and n >= 5:
+                    assert "too few samples for an interval" in found.message
+                    assert found.samples_to_settle == n
+    assert checked
+
+
+@pytest.mark.parametrize(("better", "said"), [("lower", "better"), ("higher", "worse")])
+def test_messages_say_better_or_worse_where_tables_have_signs(better: Any, said: str) -> None:
+    found = one(noisy(40), noisy(40, 0.985, seed=1), better=better, minimum_effect=0.005, significance=1e-9)
+    assert found.change < 0
+    assert f"% {said}" in found.message.split(",")[0].split(";")[0]
+
+
+def test_turn_against_turn_may_differ_from_the_medians_and_says_so() -> None:
+    # The machine becomes a third faster while the candidate is always a tenth below the turn beside it.
+    drift = np.concatenate([np.full(6, 10.0), np.full(6, 15.0)]) * np.linspace(1, 1.05, 12)
+    baseline, candidate = drift.copy(), 0.9 * drift
+    baseline[5], candidate[6:8] = 10.4, 0.9 * drift[6:8]
+    (found,) = judge([pair(baseline, candidate, (1,) * 12, interleaved=True)], Criteria(better="higher"))
+    assert found.by_turns
+    assert found.change == pytest.approx(-0.1, abs=0.01)
+    skewed = candidate.copy()
+    skewed[[1, 2]] = 15.0, 15.5
+    (found,) = judge([pair(baseline, skewed, (1,) * 12, interleaved=True)], Criteria(better="higher"))
+    apart = found.candidate_median / found.baseline_median - 1
+    assert (abs(apart - found.change) > 0.025) == ("the medians of all turns" in found.message)
+    assert "the medians of all turns" in found.message
