@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.gate_output.text import BY_TURNS, CaseNames, change_text, change_title, threshold_text, value_text, visible, why
+from bench.gate_output.text import (
+    BY_TURNS,
+    CaseNames,
+    change_text,
+    change_title,
+    threshold_text,
+    value_text,
+    visible,
+    why,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

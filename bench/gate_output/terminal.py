@@ -45,6 +45,7 @@ MOST_QUIET = 20
 MOST_LOUD = 200
 FOLDED_WIDTH = 24
 """To which names are folded before a column is left out for them."""
+VERDICT_WIDTH = 15
 LEFT_OUT_FIRST = ("counts from", "baseline", "candidate", "95 % interval")
 COMMAND = re.compile(r"::(?=[\w-]+[^:]*::)")
 """Begins a command to the runner of a CI system that reads the log, if a line begins with it."""
@@ -111,10 +112,10 @@ class _Table:
             columns.pop(name, None)
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
         for name in columns:
-            folds = name in ("metric", "case")
+            folds = name in ("verdict", "metric", "case")
             table.add_column(
                 name.partition("/")[0],
-                justify="left" if folds or name == "verdict" else "right",
+                justify="left" if folds else "right",
                 no_wrap=not folds,
                 overflow="fold" if folds else "ellipsis",
             )
@@ -141,6 +142,8 @@ class _Table:
         """The width that each column wants, and the most that it needs: names may be folded."""
         for name, cells in columns.items():
             most = FOLDED_WIDTH if name in ("metric", "case") else 10**6
+            if name == "verdict":  # Folded between words.
+                most = max(VERDICT_WIDTH, *(len(word) for cell in cells for word in cell.plain.split()))
             yield max(len(name), *(cell.cell_len for cell in cells)), most
 
 
@@ -149,7 +152,9 @@ def _reasons(comparisons: Sequence[Comparison], names: CaseNames) -> Iterator[Re
         line = Text(comparison.outcome, style=_style(comparison))
         line.append(f"  {visible(comparison.metric)} {visible(names.of(comparison))}".rstrip(), "not bold")
         yield Padding(line, (0, 0, 0, 2), expand=False)
-        yield Padding(Text(f"{comparison.reason_code}: {visible(why(comparison))}", style="dim"), (0, 0, 0, 4), expand=False)
+        yield Padding(
+            Text(f"{comparison.reason_code}: {visible(why(comparison))}", style="dim"), (0, 0, 0, 4), expand=False
+        )
 
 
 def _verdict(comparison: Comparison) -> str:

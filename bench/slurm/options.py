@@ -45,9 +45,7 @@ KEYS = {
 }
 MOST = 1_000_000
 
-_TIME = re.compile(
-    r"\d{1,6}-([01]?\d|2[0-3])(:[0-5]?\d){0,2}|\d{1,6}(:[0-5]?\d)?|\d{1,6}(:[0-5]?\d){2}"
-)
+_TIME = re.compile(r"\d{1,6}-([01]?\d|2[0-3])(:[0-5]?\d){0,2}|\d{1,6}(:[0-5]?\d)?|\d{1,6}(:[0-5]?\d){2}")
 """``days-hours[:minutes[:seconds]]``, ``minutes[:seconds]`` or ``hours:minutes:seconds``; 99 seconds are no part."""
 _MEMORY = re.compile(r"\d{1,12}[KMGTkmgt]?")
 _WORD = re.compile(r"[A-Za-z0-9_.,:=+@/*&|()\[\]!~^-]{1,200}")

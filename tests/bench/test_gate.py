@@ -340,7 +340,9 @@ def test_a_direction_that_one_side_does_not_say_is_the_others() -> None:
 
 
 def test_entries_for_suites_that_are_not_here_are_no_slips() -> None:
-    entries = '[[rule]]\nsuite = "memory"\njudge = false\n[[rule]]\nsuite = "collectives"\nmetric = "latnecy"\njudge = false'
+    entries = (
+        '[[rule]]\nsuite = "memory"\njudge = false\n[[rule]]\nsuite = "collectives"\nmetric = "latnecy"\njudge = false'
+    )
     notes = "\n".join(judged(side(100), side(100, run="new", seed=2), entries).notes)
     assert "rule 2 (suite=collectives metric=latnecy)" in notes
     assert "memory" not in notes

@@ -104,8 +104,7 @@ def test_any_value_is_refused_or_makes_a_row_that_can_be_stored(field: str, valu
     try:
         check_row(changed)
         made = Row.from_dict(changed)
-    except StoreError as error:
-        assert len(str(error)) < 300
+    except StoreError:
         return
     hash((made.suite, made.metric, made.definition, made.unit, made.method_version, tuple(made.params.items())))
     assert Row.from_dict(json.loads(made.to_json())).samples == made.samples

@@ -236,9 +236,7 @@ def test_the_lock_of_a_dead_gate_holds_nobody(tmp_path: Path, monkeypatch: pytes
         assert watcher.notes == []
 
 
-def test_an_interrupt_while_waiting_for_another_gate_is_a_result(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_waiting_for_another_gate_is_a_result(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(descriptor: int, operation: int) -> None:
         if operation & fcntl.LOCK_NB:
             raise BlockingIOError

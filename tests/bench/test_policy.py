@@ -26,9 +26,10 @@ def test_the_shipped_policy_is_well_formed() -> None:
     )
 
 
-def test_the_shipped_policy_says_the_built_in_defaults() -> None:
+def test_the_shipped_policy_says_the_built_in_defaults_but_requires_confirmation() -> None:
     shipped, plain = read_policy(ROOT / "ci" / "policy.toml"), Policy()
-    names = ("defaults", "significance", "confirmation", "inconclusive", "maximum_noise")
+    assert (shipped.confirmation, plain.confirmation) == ("required", "when_possible")
+    names = ("defaults", "significance", "inconclusive", "maximum_noise")
     assert {name: getattr(shipped, name) for name in names} == {name: getattr(plain, name) for name in names}
 
 

@@ -67,8 +67,10 @@ def test_no_line_can_be_a_command_to_the_runner() -> None:
     assert "std::vector" in printed(result(regressed(metric="std::vector")), 200)
 
 
-def test_80_columns_keep_the_interval_of_what_regressed() -> None:
-    text = printed(result(regressed(), comparison(params={"op": "all_gather", "bytes": 2048})), 80)
+@pytest.mark.parametrize("confirmed", [True, None])
+def test_80_columns_keep_the_interval_of_what_regressed(confirmed: bool | None) -> None:
+    other = comparison(params={"op": "all_reduce", "bytes": 2048})
+    text = printed(result(regressed(confirmed=confirmed), other), 80)
     assert "[+9.0%, +11.0%]" in text
     assert "counts from" not in text
 

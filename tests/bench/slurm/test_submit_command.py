@@ -80,16 +80,6 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: tuple[str, ...], messa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_as_json(tmp_path: Path) -> None:
-    options = ("--slurm", "nodes=2", "--dry-run", "--json", "--store", "here", "--", "run", FAULTY)
-    done = submit(tmp_path, *options)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["verb"], found["store"]) == ("run", f"{tmp_path}/here")
-    assert "#SBATCH --nodes=2\n" in found["script"]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_without_slurm_the_package_is_named(tmp_path: Path) -> None:
     done = submit(tmp_path, "--slurm", "nodes=2", "--", "run", FAULTY, PATH=str(tmp_path))
     assert done.returncode == 2
