@@ -172,8 +172,8 @@ def _asv(factor: float) -> Callable[[Gate], NDArray[np.bool_]]:
     """asv's decision, by its own functions, with its ``--factor``."""
 
     def rule(gate: Gate) -> NDArray[np.bool_]:
-        from asv.commands.compare import _is_result_better  # type: ignore[import-untyped,unused-ignore]
-        from asv_runner.statistics import compute_stats  # type: ignore[import-untyped,unused-ignore]
+        from asv.commands.compare import _is_result_better
+        from asv_runner.statistics import compute_stats
 
         baseline, candidate = gate.measure(np.arange(len(gate.floors)))
         flags = []
