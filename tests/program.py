@@ -41,3 +41,11 @@ def bench(*arguments: str, cwd: Path, timeout: float = 120, **changes: str) -> s
 def json_lines(text: str) -> list[dict[str, Any]]:
     """Every line of a program's output, parsed; fails on a line that is no JSON."""
     return [json.loads(line) for line in text.splitlines()]
+
+
+PEAK_MEMORY_CODE = """
+def peak_memory_bytes():
+    status = open("/proc/self/status").read()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+"""
+"""Defines the peak of a process's own memory; getrusage's would count what the parent held when it forked."""

@@ -20,6 +20,7 @@ from bench.stats.pairs import Pair, Samples
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = "<script>alert(1)</script>\x1b[31m../../etc/passwd\n$(reboot)"
+from tests.program import PEAK_MEMORY_CODE
 
 
 def noisy(n: int, factor: float = 1.0, cv: float = 0.02, seed: int = 0) -> np.ndarray:
@@ -304,14 +305,14 @@ def test_what_needs_no_confirmation_gets_none() -> None:
 
 @pytest.mark.alone
 def test_ten_thousand_cases_are_judged_in_time_and_memory() -> None:
-    code = """
-import resource, time
+    code = f"""{PEAK_MEMORY_CODE}
+import time
 from bench.stats.judgement import Criteria, judge
 from bench.stats.proof_pairs import many_pairs
 pairs = many_pairs(10_000, 30, 0.02, 0)
 began = time.perf_counter()
 found = judge(pairs, Criteria())
-print(len(found), time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(len(found), time.perf_counter() - began, peak_memory_bytes())
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True

@@ -21,7 +21,7 @@ from ciera_piper_core.planner.search import Plan, search
 from ciera_piper_core.planner.strategy import CHOICES, NUMBERS, Question
 from ciera_piper_core.planner.terminal import nothing_fits
 from ciera_piper_core.platforms import load_platform
-from tests.program import ROOT, environment
+from tests.program import PEAK_MEMORY_CODE, ROOT, environment
 
 
 @cache
@@ -210,12 +210,12 @@ def test_a_prediction_above_the_peak_is_never_ranked() -> None:
 
 def test_the_full_search_is_small() -> None:
     code = (
-        "import resource\nfrom ciera_piper_core.models import catalogue\n"
+        f"{PEAK_MEMORY_CODE}\nfrom ciera_piper_core.models import catalogue\n"
         "from ciera_piper_core.planner.search import search\nfrom ciera_piper_core.planner.strategy import Question\n"
         "from ciera_piper_core.platforms import load_platform\n"
         "for model in ('deepseek-v3', 'kimi-k2'):\n"
         "    assert len(search(Question(catalogue.load(model), load_platform('frontier'), 4096)))\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+        "print(peak_memory_bytes())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
