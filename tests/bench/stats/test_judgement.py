@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from bench.errors import UsageError
 from bench.stats.judgement import Criteria, Judgement, confirm, judge, unmeasured
 from bench.stats.pairs import Pair, Samples
+from tests.program import PEAK_MEMORY_CODE
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = "<script>alert(1)</script>\x1b[31m../../etc/passwd\n$(reboot)"
-from tests.program import PEAK_MEMORY_CODE
 
 
 def noisy(n: int, factor: float = 1.0, cv: float = 0.02, seed: int = 0) -> np.ndarray:
