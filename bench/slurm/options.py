@@ -93,7 +93,7 @@ class JobOptions:
             if last in values:
                 raise UsageError(f"--slurm {last} is given twice")
             if equals and KEYS[last].kind == "flag":
-                raise UsageError(f"--slurm {last} takes no value; leave ={value} out")
+                raise UsageError(f"--slurm {last} takes no value; leave {value!r} out")
             if KEYS[last].kind != "flag" and not value:
                 raise UsageError(f"--slurm {last} needs a value: {last}=...")
             values[last] = value

@@ -90,7 +90,8 @@ def test_protocol_change_makes_two_segments(seed: int, noise: float) -> None:
     lines = fit_alpha_beta(DOUBLING, noisy(eager[:switch] + rendezvous[switch:], noise, seed))
     assert len(lines) == 2
     assert DOUBLING[switch - 1] <= lines[0].max_bytes < DOUBLING[switch]
-    assert lines[0].alpha_us == pytest.approx(5, rel=0.25)
+    # Six points with noise of up to 8 % a point leave the short first line this uncertain.
+    assert lines[0].alpha_us == pytest.approx(5, rel=0.4)
     assert lines[1].alpha_us == pytest.approx(40, rel=0.25)
     assert lines[1].beta_gb_s == pytest.approx(20, rel=0.25)
 
