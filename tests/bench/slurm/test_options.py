@@ -55,7 +55,7 @@ def test_commas_within_lists() -> None:
         ("nodes=0", "--slurm nodes needs a whole number from 1 to 1000000, not '0'"),
         ("nodes=two", "--slurm nodes needs a whole number from 1 to 1000000, not 'two'"),
         ("cpus-per-rank=99999999999999999999", "--slurm cpus-per-rank needs a whole number"),
-        ("exclusive=yes", "--slurm exclusive takes no value; leave =yes out"),
+        ("exclusive=yes", "--slurm exclusive takes no value; leave 'yes' out"),
         ("time=30m", "--slurm time='30m' is no time; write minutes, hours:minutes:seconds or days-hours"),
         ("time=1:2:3:4", "is no time"),
         ("time=-5", "is no time"),
