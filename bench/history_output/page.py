@@ -22,7 +22,7 @@ from bench.history_output.text import (
 from bench.report.formatting import counted, unit_sign
 
 # The report's own ways to forbid foreign scripts and to write a file whole.
-from bench.report.html import _policy, _replace
+from bench.report.html import content_policy, write_whole
 from bench.report.markup import Markup, element, joined
 from bench.report.payload import to_json
 
@@ -57,7 +57,7 @@ def write_page(path: Path, history: History) -> Path:
     text = render(history)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text)
+        write_whole(path, text)
     except OSError as error:
         raise BenchError(
             f"cannot write the page {path}: {error.strerror or error}; name another file or folder"
@@ -74,7 +74,7 @@ def render(history: History) -> str:
     names = _names(history)
     title = f"History of {visible(history.metric)}"
     return Template(_asset("page.html")).substitute(
-        policy=_policy(scripts),
+        policy=content_policy(scripts),
         title=joined([title]),
         styles=(files("bench.report") / "report.css").read_text(encoding="utf-8") + _asset("history.css"),
         navigation=_navigation(names),

@@ -72,7 +72,7 @@ def write_html(
     text = render(rows, runs, profile, title)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text)
+        write_whole(path, text)
     except OSError as error:
         raise BenchError(
             f"cannot write the report {path}: {error.strerror or error}; name another file or folder"
@@ -101,7 +101,7 @@ def render(
     scripts = [get_plotlyjs(), own] if any(suite["views"] for suite in plotted) else [own]
     fitted = _fits_section(suites, runs, profile, bool(data["fits"]), bool(data["breakEven"]))
     return Template(_asset("report.html")).substitute(
-        policy=_policy(scripts),
+        policy=content_policy(scripts),
         title=joined([title]),
         styles=_asset("report.css"),
         subtitle=_subtitle(runs),
@@ -125,7 +125,7 @@ def _asset(name: str) -> str:
     return (files("bench.report") / name).read_text(encoding="utf-8")
 
 
-def _policy(scripts: Iterable[str]) -> str:
+def content_policy(scripts: Iterable[str]) -> str:
     """A content security policy that runs these scripts and nothing else, and never asks a network.
 
     Texts of rows are escaped; should one ever get through, the browser still refuses to run it.
@@ -210,8 +210,8 @@ def _suite_section(suite: SuiteResults) -> Markup:
     )
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write, fsync, rename."""
+def write_whole(path: Path, text: str) -> None:
+    """Write a file by fsync and rename: a reader sees the old one or the whole new one."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
