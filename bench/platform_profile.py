@@ -10,14 +10,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from bench.errors import StoreError, UsageError
+from bench.whole_file import write_whole
 
 PROFILE_SCHEMA_VERSION: Final = 1
 """Version of the file; it changes only when an older reader would misread a newer file."""
@@ -341,17 +340,7 @@ class PlatformProfile(_Record):
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                    stream.write(self.model_dump_json(indent=1) + "\n")
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            write_whole(path, self.model_dump_json(indent=1) + "\n")
         except OSError as error:
             raise StoreError(f"cannot write the platform profile {path}: {error.strerror or error}") from None
 

@@ -22,9 +22,10 @@ from bench.history_output.text import (
 from bench.report.formatting import counted, unit_sign
 
 # The report's own ways to forbid foreign scripts and to write a file whole.
-from bench.report.html import content_policy, write_whole
+from bench.report.html import content_policy
 from bench.report.markup import Markup, element, joined
 from bench.report.payload import to_json
+from bench.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

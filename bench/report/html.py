@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import tempfile
-from contextlib import suppress
 from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING
@@ -32,6 +29,7 @@ from bench.report.sections import (
     verdict_line,
 )
 from bench.report.verdict import Verdict, missing_cases
+from bench.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -208,19 +206,3 @@ def _suite_section(suite: SuiteResults) -> Markup:
         id=f"suite-{anchor(suite.name)}",
         class_="suite",
     )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file by fsync and rename: a reader sees the old one or the whole new one."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
