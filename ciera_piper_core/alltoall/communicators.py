@@ -1,0 +1,192 @@
+"""What is kept for each group of ranks: the groups inside nodes and along rails, and who uses them now."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+import uuid
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import timedelta
+
+    from ciera_piper_core.alltoall.placement import Placement
+
+
+@dataclass(frozen=True)
+class Communicators:
+    """The two groups that this rank exchanges through.
+
+    Attributes:
+        internal: the ranks of its node, in order of local index.
+        rail: the ranks with its local index, in order of node.
+        node, local: its place.
+    """
+
+    internal: dist.ProcessGroup
+    rail: dist.ProcessGroup
+    node: int
+    local: int
+
+
+class GroupState:
+    """What algorithms on one group share: the groups within it, and the one exchange that may be under way."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = weakref.ref(group)
+        self._communicators: dict[tuple[tuple[int, ...], ...], Communicators] = {}
+        self._guard = threading.Lock()
+        self._holder: str | None = None
+        self._broken: str | None = None
+
+    def is_of(self, group: dist.ProcessGroup) -> bool:
+        """False if the group that this was made for is gone, and another has its name."""
+        return self._group() is group
+
+    def communicators(self, placement: Placement) -> Communicators:
+        """The groups within, made at the first call for a placement (collective then).
+
+        Raises:
+            ValueError: the placement is of another number of ranks, or has nodes of unequal size.
+        """
+        if placement.nodes not in self._communicators:
+            group = self._group()
+            assert group is not None, "an algorithm holds its group"
+            self._communicators[placement.nodes] = _make_communicators(group, placement)
+        return self._communicators[placement.nodes]
+
+    def claim(self, what: str) -> None:
+        """Take the group for one exchange, until ``release``.
+
+        Raises:
+            RuntimeError: it is taken, or an earlier exchange lost a peer.
+        """
+        with self._guard:
+            if self._broken is not None:
+                raise RuntimeError(
+                    f"this group lost a peer in an earlier exchange ({self._broken}); form a new group of ranks"
+                )
+            thread = threading.current_thread().name
+            if self._holder is not None:
+                raise RuntimeError(
+                    f"{what} in thread {thread!r} cannot begin: the group is in use by {self._holder}. A group "
+                    "carries one exchange at a time; wait for the one under way, or use a second group"
+                )
+            self._holder = f"{what} of thread {thread!r}"
+
+    def release(self) -> None:
+        """Leave the group to the next exchange."""
+        with self._guard:
+            self._holder = None
+
+    @contextmanager
+    def claimed(self, what: str) -> Iterator[None]:
+        """``claim`` and ``release`` around a block that communicates; an error in it gives the group up."""
+        self.claim(what)
+        try:
+            with self.given_up_on_error():
+                yield
+        finally:
+            self.release()
+
+    @contextmanager
+    def given_up_on_error(self) -> Iterator[None]:
+        """Around calls of functions that communicate: after an error, no rank is left waiting for this one.
+
+        The peers of a failed rank may wait for a part that will never come. Closing this rank's
+        connections within its node and along its rail ends their wait too, and so on from rank to rank.
+        """
+        try:
+            yield
+        except (RuntimeError, KeyboardInterrupt) as error:
+            with self._guard:
+                self._broken = (str(error) or type(error).__name__).splitlines()[0]
+            # Connections close with the last reference to a group; frames of the calls that failed have some.
+            traceback.clear_frames(error.__traceback__)
+            while self._communicators:
+                _, made = self._communicators.popitem()
+                for group in (made.rail, made.internal):
+                    _abandon(group)
+                del made, group
+            raise
+
+
+_states: dict[str, GroupState] = {}
+_states_guard = threading.Lock()
+
+
+def state_of(group: dist.ProcessGroup) -> GroupState:
+    """The state that all algorithms on ``group`` share."""
+    name = group.group_name
+    with _states_guard:
+        if name not in _states or not _states[name].is_of(group):
+            _states[name] = GroupState(group)
+        return _states[name]
+
+
+def _make_communicators(group: dist.ProcessGroup, placement: Placement) -> Communicators:
+    if placement.world != dist.get_world_size(group):
+        raise ValueError(f"a placement of {placement.world} ranks for a group of {dist.get_world_size(group)}")
+    if not placement.even:
+        raise ValueError("rails need nodes of one size")
+    rank = dist.get_rank(group)
+    node, local = placement.node_of(rank), placement.local_index(rank)
+    # A name that was never used in this store, and that all ranks know.
+    name = [uuid.uuid4().hex]
+    dist.broadcast_object_list(name, group=group, group_src=0)
+    # Every rank makes the group of its node first, then that of its rail: no two wait for each other crosswise.
+    internal = _subgroup(group, placement.nodes[node], f"{name[0]}/node{node}")
+    rail = _subgroup(group, tuple(ranks[local] for ranks in placement.nodes), f"{name[0]}/rail{local}")
+    return Communicators(internal, rail, node, local)
+
+
+def _subgroup(group: dist.ProcessGroup, ranks: tuple[int, ...], name: str) -> dist.ProcessGroup:
+    """A group of some of ``group``'s ranks, whose numbers in it follow ``ranks``; only they take part.
+
+    ``torch.distributed.new_group`` either wants every rank of the world, or names groups after the
+    number of groups that a rank has seen: ranks that have seen different ones would wait forever.
+    So this names them itself.
+    """
+    members = [dist.get_global_rank(group, rank) for rank in ranks]
+    backend = dist.Backend(dist.get_backend_config(group))
+    _, store = c10d._world.pg_map[c10d._get_default_group()]
+    made, _ = c10d._new_process_group_helper(
+        len(members),
+        members.index(dist.get_rank()),
+        members,
+        backend,
+        store,
+        c10d.GroupName(f"alltoall/{name}"),
+        timeout=_timeout(group),
+        device_id=group.bound_device_id,
+        group_desc=f"all-to-all {name.rpartition('/')[2]}",
+    )
+    c10d._world.pg_group_ranks[made] = {rank: place for place, rank in enumerate(members)}
+    assert isinstance(made, dist.ProcessGroup)
+    if "nccl" in str(backend):
+        # NCCL connects ranks at their first call, and wants them all there; later ones may leave some out.
+        dist.all_reduce(torch.zeros(1, device="cuda"), group=made)
+    return made
+
+
+def _timeout(group: dist.ProcessGroup) -> timedelta:
+    """The group's own limit on a call."""
+    device = torch.device("cuda" if "nccl" in dist.get_backend_config(group) else "cpu")
+    timeout: timedelta = group._get_backend(device).options._timeout
+    return timeout
+
+
+def _abandon(group: dist.ProcessGroup) -> None:
+    """Stop using a group whose peers may be lost; it must not be waited for."""
+    if "nccl" in dist.get_backend_config(group):
+        group.abort()
+    else:
+        dist.destroy_process_group(group)
