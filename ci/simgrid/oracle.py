@@ -1,9 +1,9 @@
 """Asks SimGrid how long all-to-all exchanges take, and writes its answers as reference data.
 
 It runs under the Python that has the SimGrid package of the distribution (Debian: ``apt-get install
-python3-simgrid``), and uses nothing else::
+python3-simgrid``), and uses nothing else. In the project's folder::
 
-    /usr/bin/python3 ci/simgrid/oracle.py --write results/reference/simgrid_alltoall.json
+    /usr/bin/python3 -m ci.simgrid.oracle --write results/reference/simgrid_alltoall.json
 
 Answers that the file has already are kept (a case whose description has changed is asked again), so
 that an interrupted run goes on. ``--case NAME`` asks one case and prints it; ``--list`` names all.
@@ -27,8 +27,10 @@ import sys
 import time
 from pathlib import Path
 
-import cases
-from cases import Case, Dragonfly
+from ci.simgrid import cases
+from ci.simgrid.cases import Case, Dragonfly
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SETTINGS = {
     "network/model": "CM02",
@@ -140,7 +142,9 @@ def ask(case: Case) -> dict[str, float | int]:
     from simgrid import Actor, Comm, Engine, Mailbox
 
     phases = phases_of(case.algorithm, cases.matrix(case.traffic, case.ranks), case.node.gpus)
-    engine = Engine(["oracle", "--log=root.thres:warning", *(f"--cfg={key}:{value}" for key, value in SETTINGS.items())])
+    engine = Engine(
+        ["oracle", "--log=root.thres:warning", *(f"--cfg={key}:{value}" for key, value in SETTINGS.items())]
+    )
     hosts = build(engine, case)
 
     def all_at_once() -> None:
@@ -192,9 +196,9 @@ def ask_apart(case: Case, limit_s: float) -> dict[str, float | int]:
     Raises:
         RuntimeError: SimGrid failed, or took longer than ``limit_s``.
     """
-    command = [sys.executable, __file__, "--case", case.name]
+    command = [sys.executable, "-m", "ci.simgrid.oracle", "--case", case.name]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, cwd=ROOT)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{case.name}: no answer within {limit_s:g} s") from None
     if run.returncode:
@@ -237,7 +241,7 @@ def save(path: Path, entries: list[dict]) -> None:
         "about": "Seconds of all-to-all exchanges by SimGrid's fluid network model; ci/simgrid/oracle.py wrote it.",
         "simgrid": simgrid.simgrid_version,
         "settings": SETTINGS,
-        "written": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "written": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
     lines = ",\n".join(json.dumps(entry) for entry in entries)
     text = json.dumps(head, indent=1)[:-2] + f',\n "cases": [\n{lines}\n]\n}}\n'

@@ -1,4 +1,4 @@
-"""``auto``: the algorithm that measurements promise to be fastest, chosen anew for every exchange, alike on all ranks."""
+"""``auto``: the algorithm that measurements promise to be fastest, chosen for each exchange, alike on all ranks."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 MATRIX_RANKS = 512
 """Up to so many ranks, all splits are gathered everywhere (2 MiB), so that no algorithm has to exchange counts."""
+
+REFRESH = 16
+"""While flat serves uneven exchanges, their splits are gathered at every so many of them only: flat has no need of
+counts, and what a router does changes slowly. Where neighbours pass rows on, they must be known each time."""
 
 _calibrations: weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[tuple[int, ...], ...], Crossovers]] = (
     weakref.WeakKeyDictionary()
@@ -64,10 +68,11 @@ class AutoPlan(Plan):
 
 
 class AutoAllToAll(Exchanger):
-    """Flat, or whichever algorithm is faster by what was measured for the ranks, their placement, the bytes and the skew.
+    """Flat, or what is faster by measurements for the ranks, their placement, the bytes and the skew.
 
     The choice needs the splits of all ranks, which uneven exchanges therefore gather when they are
-    planned; hierarchical algorithms then need no exchange of counts of their own.
+    planned; hierarchical algorithms then need no exchange of counts of their own. While the choice is
+    flat, it goes by splits that were gathered up to ``REFRESH`` plans ago.
 
     Attributes:
         crossovers: what it goes by.
@@ -106,20 +111,22 @@ class AutoAllToAll(Exchanger):
                 if name.startswith("halo_"):
                     self._algorithms[name] = HaloAllToAll(group, placement, variant=name.removeprefix("halo_"))
             self.crossovers = self._agreed(profile)
+        self._plans, self._needs_splits, self._load = 0, True, (0.0, 1.0)
         self._choose = functools.lru_cache(maxsize=4096)(self._chosen)
 
-    def explain(self, bytes_per_rank: float, skewed: float = 1.0) -> Choice:
+    def explain(self, bytes_per_rank: float, skewed: float = 1.0, *, equal: bool = True) -> Choice:
         """The choice for such an exchange, with its reason.
 
         Args:
             bytes_per_rank: mean over ranks of what they send. skewed: the most that any sends or receives over it.
+            equal: shares are equal, and given as None.
         """
-        return self._choose(bytes_per_rank, skewed)
+        return self._choose(bytes_per_rank, skewed, equal)
 
-    def _chosen(self, bytes_per_rank: float, skewed: float) -> Choice:
+    def _chosen(self, bytes_per_rank: float, skewed: float, equal: bool) -> Choice:
         if self.fallback_reason is not None:
             return Choice("flat", {}, f"flat: {self.fallback_reason}")
-        return self.crossovers.choose(len(self.placement.nodes), self._world, bytes_per_rank, skewed)
+        return self.crossovers.choose(len(self.placement.nodes), self._world, bytes_per_rank, skewed, equal=equal)
 
     def _agreed(self, profile: Crossovers | Path | str | None) -> Crossovers:
         """Rank 0's profile if it says something about this placement; else what is measured now."""
@@ -127,7 +134,11 @@ class AutoAllToAll(Exchanger):
         offered: list[Any] = [None]
         if self._rank == 0 and profile is not None:
             try:
-                known = profile if isinstance(profile, Crossovers) else from_profile(Path(profile))
+                known = (
+                    profile
+                    if isinstance(profile, Crossovers)
+                    else from_profile(Path(profile), group_device(self._group).type)
+                )
                 offered = [known if known.covers(nodes, self._world) else None]
             except ValueError as error:
                 # The others wait for the answer; they raise it too.
@@ -145,16 +156,19 @@ class AutoAllToAll(Exchanger):
     def _make_plan(self, send_splits: tuple[int, ...], recv_splits: tuple[int, ...]) -> AutoPlan:
         if self.fallback_reason is not None:
             return AutoPlan(send_splits, recv_splits)
-        if self._world > MATRIX_RANKS:
+        # Ranks make the same plans in the same order, so they agree on when.
+        gathers = self._needs_splits or self._plans % REFRESH == 0
+        self._plans += 1
+        matrix = None
+        if gathers and self._world > MATRIX_RANKS:
             totals = self._gathered((sum(send_splits), sum(recv_splits)))
             mean = float(totals[:, 0].mean())
-            return AutoPlan(
-                send_splits, recv_splits, mean_rows=mean, skew=float(totals.max()) / mean if mean else 1.0
-            )
-        matrix = self._gathered(send_splits)
-        return AutoPlan(
-            send_splits, recv_splits, mean_rows=float(matrix.sum()) / self._world, skew=skew(matrix), matrix=matrix
-        )
+            self._load = mean, float(totals.max()) / mean if mean else 1.0
+        elif gathers:
+            matrix = self._gathered(send_splits)
+            self._load = float(matrix.sum()) / self._world, skew(matrix)
+        mean_rows, skewed = self._load
+        return AutoPlan(send_splits, recv_splits, mean_rows=mean_rows, skew=skewed, matrix=matrix)
 
     @region("alltoall.counts")
     def _gathered(self, numbers: tuple[int, ...]) -> NDArray[Any]:
@@ -162,18 +176,23 @@ class AutoAllToAll(Exchanger):
         device = group_device(self._group)
         mine = torch.tensor(numbers, device=device)
         everyone = torch.empty((self._world, len(numbers)), dtype=torch.int64, device=device)
-        dist.all_gather_single(everyone, mine[None], group=self._group)
+        if device.type == "cuda":
+            dist.all_gather_single(everyone, mine[None], group=self._group)
+        else:
+            # gloo gathers around a ring, one rank after the other; this takes one step.
+            dist.all_to_all_single(everyone, mine.repeat(self._world, 1), group=self._group)
         return everyone.cpu().numpy()
 
     def _move(self, plan: Plan, send: torch.Tensor, out: torch.Tensor) -> None:
         row_bytes = send.shape[1] * send.itemsize
         if plan.send_splits is None:
-            name = self._choose(float(send.shape[0] * row_bytes), 1.0).algorithm
+            name = self._choose(float(send.shape[0] * row_bytes), 1.0, True).algorithm
             inner = plan
         else:
             if not isinstance(plan, AutoPlan):
                 raise ValueError("this plan is of another algorithm; let auto plan its own")
-            name = self._choose(plan.mean_rows * row_bytes, plan.skew).algorithm
+            name = self._choose(plan.mean_rows * row_bytes, plan.skew, False).algorithm
+            self._needs_splits = name != "flat"
             if name not in plan.inner:
                 plan.inner[name] = self._inner_plan(name, plan)
             inner = plan.inner[name]

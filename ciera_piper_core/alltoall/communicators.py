@@ -8,17 +8,22 @@ import uuid
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ciera_piper_core.alltoall.node_sockets import NodeSockets, connect_node
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import timedelta
 
     from ciera_piper_core.alltoall.placement import Placement
+
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,30 @@ class Communicators:
         internal: the ranks of its node, in order of local index.
         rail: the ranks with its local index, in order of node.
         node, local: its place.
+        sockets: to the ranks of its node, where the group is gloo's and they can be reached so.
     """
 
     internal: dist.ProcessGroup
     rail: dist.ProcessGroup
     node: int
     local: int
+    sockets: NodeSockets | None = None
+
+    def exchange_within_node(
+        self,
+        out: torch.Tensor,
+        send: torch.Tensor,
+        recv_splits: list[int] | None = None,
+        send_splits: list[int] | None = None,
+    ) -> None:
+        """``all_to_all_single`` between the ranks of the node, in the fastest way that there is.
+
+        On CUDA it is enqueued on the current stream; on CPU ``out`` is complete on return.
+        """
+        if self.sockets is not None and not send.is_cuda:
+            self.sockets.exchange(out, send, recv_splits, send_splits)
+        else:
+            dist.all_to_all_single(out, send, recv_splits, send_splits, group=self.internal)
 
 
 class GroupState:
@@ -89,34 +112,49 @@ class GroupState:
 
     @contextmanager
     def claimed(self, what: str) -> Iterator[None]:
-        """``claim`` and ``release`` around a block that communicates; an error in it gives the group up."""
+        """``claim`` and ``release`` around a block that communicates."""
         self.claim(what)
         try:
-            with self.given_up_on_error():
-                yield
+            yield
+        except (RuntimeError, KeyboardInterrupt) as error:
+            self._give_up(error)
+            raise
         finally:
             self.release()
 
-    @contextmanager
-    def given_up_on_error(self) -> Iterator[None]:
-        """Around calls of functions that communicate: after an error, no rank is left waiting for this one.
+    def call(self, what: str, body: Callable[[], Result]) -> Result:
+        """What ``body`` returns, called between ``claim`` and ``release``: ``claimed`` in less time."""
+        self.claim(what)
+        try:
+            return self.guarded(body)
+        finally:
+            self.release()
+
+    def guarded(self, body: Callable[[], Result]) -> Result:
+        """What ``body`` returns, which communicates while the group is claimed."""
+        try:
+            return body()
+        except (RuntimeError, KeyboardInterrupt) as error:
+            self._give_up(error)
+            raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """Leave no rank waiting for this one.
 
         The peers of a failed rank may wait for a part that will never come. Closing this rank's
         connections within its node and along its rail ends their wait too, and so on from rank to rank.
         """
-        try:
-            yield
-        except (RuntimeError, KeyboardInterrupt) as error:
-            with self._guard:
-                self._broken = (str(error) or type(error).__name__).splitlines()[0]
-            # Connections close with the last reference to a group; frames of the calls that failed have some.
-            traceback.clear_frames(error.__traceback__)
-            while self._communicators:
-                _, made = self._communicators.popitem()
-                for group in (made.rail, made.internal):
-                    _abandon(group)
-                del made, group
-            raise
+        with self._guard:
+            self._broken = (str(error) or type(error).__name__).splitlines()[0]
+        # Connections close with the last reference to a group; frames of the calls that failed have some.
+        traceback.clear_frames(error.__traceback__)
+        while self._communicators:
+            _, made = self._communicators.popitem()
+            if made.sockets is not None:
+                made.sockets.close()
+            for group in (made.rail, made.internal):
+                _abandon(group)
+            del made, group
 
 
 _states: dict[str, GroupState] = {}
@@ -145,7 +183,10 @@ def _make_communicators(group: dist.ProcessGroup, placement: Placement) -> Commu
     # Every rank makes the group of its node first, then that of its rail: no two wait for each other crosswise.
     internal = _subgroup(group, placement.nodes[node], f"{name[0]}/node{node}")
     rail = _subgroup(group, tuple(ranks[local] for ranks in placement.nodes), f"{name[0]}/rail{local}")
-    return Communicators(internal, rail, node, local)
+    sockets = None
+    if dist.get_backend_config(group) != "nccl":
+        sockets = connect_node(internal, f"{name[0]}/node{node}", _timeout(group))
+    return Communicators(internal, rail, node, local, sockets)
 
 
 def _subgroup(group: dist.ProcessGroup, ranks: tuple[int, ...], name: str) -> dist.ProcessGroup:

@@ -1,4 +1,4 @@
-"""Which all-to-all algorithm is fastest where: measured curves by placement, skew and bytes, and a choice with reasons."""
+"""Which all-to-all algorithm is fastest where: curves by placement, skew and bytes, and a choice with reasons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ciera_piper_core.alltoall import ALGORITHMS, TRAFFIC_KINDS
@@ -16,6 +15,7 @@ from ciera_piper_core.platforms.tables import SecondsCurve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 CHOICES = tuple(name for name in ALGORITHMS if name != "auto")
 
@@ -75,15 +75,22 @@ class Crossovers:
         """Whether anything was measured on such a placement, or one near enough."""
         return bool(self._near(nodes, ranks))
 
-    def choose(self, nodes: int, ranks: int, bytes_per_rank: float, skewed: float = 1.0) -> Choice:
+    def choose(
+        self, nodes: int, ranks: int, bytes_per_rank: float, skewed: float = 1.0, *, equal: bool = True
+    ) -> Choice:
         """The algorithm for an exchange.
+
+        Equal shares need no counts, so they are judged by uniform traffic, and other exchanges, slight
+        as their skew may be, by traffic that is not; each by the other where nothing else was measured.
 
         Args:
             nodes, ranks: of the group.
             bytes_per_rank: mean over ranks of what they send, their share for themselves included.
             skewed: the most that a rank sends or receives, over that mean.
+            equal: shares are equal, and known to be.
         """
         curves = self._near(nodes, ranks)
+        curves = [curve for curve in curves if (curve.traffic == "uniform") == equal] or curves
         if not curves:
             return Choice("flat", {}, f"flat: nothing was measured on anything like {ranks} ranks on {nodes} node(s)")
         nearest = min({curve.skew for curve in curves}, key=lambda known: (abs(math.log(known / skewed)), known))
@@ -164,8 +171,14 @@ def from_points(
     return Crossovers(tuple(curves))
 
 
-def from_profile(path: Path) -> Crossovers:
+def from_profile(path: Path, device: str = "cpu") -> Crossovers:
     """The curves of a platform profile that the suite ``alltoall`` measured; none if it did not.
+
+    Where both a real network and an emulated one were measured with as many nodes and ranks, the
+    real one counts.
+
+    Args:
+        device: where the exchanged tensors are, ``cpu`` or ``cuda``.
 
     Raises:
         ValueError: it cannot be read, or is no platform profile of a version that this knows.
@@ -182,10 +195,10 @@ def from_profile(path: Path) -> Crossovers:
         raise ValueError(f"{path} is no platform profile of version 1; make one with `bench characterize`")
     points: list[tuple[str, int, int, str, float, float]] = []
     skews: dict[tuple[str, int], float] = {}
-    for curve in data["collectives"]:
-        if curve["suite"] != "alltoall" or curve["op"] != "all_to_all" or curve["algorithm"] not in CHOICES:
-            continue
-        if curve["traffic"] not in TRAFFIC_KINDS or curve["ranks"] < 2:
+    curves = [curve for curve in data["collectives"] if _counts(curve, device)]
+    real = {(curve["nodes"], curve["ranks"]) for curve in curves if curve["scope"] != "lab"}
+    for curve in curves:
+        if curve["scope"] == "lab" and (curve["nodes"], curve["ranks"]) in real:
             continue
         key = str(curve["traffic"]), int(curve["ranks"])
         if key not in skews:
@@ -202,6 +215,17 @@ def from_profile(path: Path) -> Crossovers:
             for point in curve["points"]
         ]
     return from_points(points, skews, f"profile {path.name}")
+
+
+def _counts(curve: Mapping[str, Any], device: str) -> bool:
+    """Whether a profile's curve is of an algorithm to choose."""
+    return (
+        (curve["suite"], curve["op"]) == ("alltoall", "all_to_all")
+        and curve["algorithm"] in CHOICES
+        and curve["traffic"] in TRAFFIC_KINDS
+        and curve["device"] in ("", device)
+        and curve["ranks"] > 1
+    )
 
 
 def kind_skew(kind: Any, ranks: int) -> float:

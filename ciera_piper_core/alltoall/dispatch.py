@@ -54,8 +54,8 @@ class Dispatcher(Protocol):
             expert_rank_of_choice: ``(n, k)``, int64: the rank of the group that has the expert, or
                 ``DROPPED``; the same ``k`` on all ranks. One rank may be there more than once.
             weights: ``(n, k)``, of the choices, for ``Dispatched.combine``; used in float32. None for 1.
-            labels: ``(n, k)``, integers of 32 bits that arrive with the choices, for example which of the rank's experts
-                it is. None for 0.
+            labels: ``(n, k)``, integers of 32 bits that arrive with the choices, for example which of the
+                rank's experts it is. None for 0.
 
         Raises:
             ValueError: shapes or dtypes that do not belong together, or a rank outside the group.
@@ -221,7 +221,7 @@ class _Dispatch(torch.autograd.Function):
         return rows, None if first_weights is None else first_weights.view_as(first_weights)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(
         context: Any, of_rows: torch.Tensor, of_weights: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
@@ -239,6 +239,6 @@ class _Combine(torch.autograd.Function):
         return route.collect(rows, dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return context.route.spread(gradient).to(precise_dtype(gradient.dtype)), None, None

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ciera_piper_core.alltoall import ExchangeWork
 
 
+EQUAL_SHARES = Plan(None, None)
+
+
 class Exchanger(ABC):
     """An algorithm of ``ciera_piper_core.alltoall.AllToAll``, but for the two steps that differ."""
 
@@ -27,6 +30,7 @@ class Exchanger(ABC):
 
     def __init__(self, group: dist.ProcessGroup, name: str, check_splits: bool) -> None:
         self.name = name
+        self._what = f"an exchange by {name}"
         self._group = group
         self._state = state_of(group)
         self._world = dist.get_world_size(group)
@@ -54,8 +58,7 @@ class Exchanger(ABC):
         """See ``ciera_piper_core.alltoall.AllToAll.exchange``."""
         splits = checked_splits(send_splits, recv_splits, self._world)
         _require_tensors(splits, send, out, self._world)
-        with self._state.claimed(f"an exchange by {self.name}"):
-            self._run(self._planned(splits), send, out)
+        self._state.call(self._what, lambda: self._run(self._planned(splits), send, out))
 
     def start(
         self,
@@ -72,14 +75,12 @@ class Exchanger(ABC):
     def plan(self, send_splits: Sequence[int] | None, recv_splits: Sequence[int] | None) -> Plan:
         """See ``ciera_piper_core.alltoall.AllToAll.plan``."""
         splits = checked_splits(send_splits, recv_splits, self._world)
-        with self._state.claimed(f"a plan for {self.name}"):
-            return self._planned(splits)
+        return self._state.call(self._what, lambda: self._planned(splits))
 
     def run(self, plan: Plan, send: torch.Tensor, out: torch.Tensor) -> None:
         """See ``ciera_piper_core.alltoall.AllToAll.run``."""
         _require_tensors((plan.send_splits, plan.recv_splits), send, out, self._world)
-        with self._state.claimed(f"an exchange by {self.name}"):
-            self._run(plan, send, out)
+        self._state.call(self._what, lambda: self._run(plan, send, out))
 
     def start_run(self, plan: Plan, send: torch.Tensor, out: torch.Tensor) -> ExchangeWork:
         """See ``ciera_piper_core.alltoall.AllToAll.start_run``."""
@@ -87,12 +88,10 @@ class Exchanger(ABC):
         return self._begin(lambda: self._run(plan, send, out), send, out)
 
     def _begin(self, body: Callable[[], None], send: torch.Tensor, out: torch.Tensor) -> ExchangeWork:
-        what = f"an exchange that {self.name} started"
-        self._state.claim(what)
+        self._state.claim(f"{self._what}, started and not yet waited for,")
 
         def guarded() -> None:
-            with self._state.given_up_on_error():
-                body()
+            self._state.guarded(body)
 
         if send.is_cuda:
             if self._stream is None:
@@ -103,7 +102,7 @@ class Exchanger(ABC):
     def _planned(self, splits: tuple[tuple[int, ...] | None, tuple[int, ...] | None]) -> Plan:
         send_splits, recv_splits = splits
         if send_splits is None or recv_splits is None:
-            return Plan(None, None)
+            return EQUAL_SHARES
         if self._check_splits:
             verify_splits(self._group, send_splits, recv_splits)
         return self._make_plan(send_splits, recv_splits)

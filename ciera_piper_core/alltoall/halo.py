@@ -16,7 +16,7 @@ phase 1 between, the caller's own tensors.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,7 @@ Variant = Literal["v0", "v1", "v2"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
-class HaloAllToAll(HierarchicalAllToAll):
+class HaloAllToAll(HierarchicalAllToAll["EqualLayout | UnevenLayout"]):
     """Along rails first, then within the node.
 
     Raises:
@@ -56,49 +56,47 @@ class HaloAllToAll(HierarchicalAllToAll):
         received = exchange_vectors(groups.rail, torch.cat([send, recv], dim=1))
         return received.view(self._nodes, 2, self._per_node).transpose(0, 1)
 
+    def _equal_layout(self, groups: Communicators, rows: int) -> EqualLayout:
+        return EqualLayout(self._nodes, self._per_node, groups.node, rows, with_own=self._variant == "v2")
+
+    def _uneven_layout(self, groups: Communicators, shares: Shares) -> UnevenLayout:
+        return UnevenLayout(shares, groups.node, with_own=self._variant == "v2")
+
     def _move_by_node(
-        self, groups: Communicators, shares: Shares | None, send: torch.Tensor, out: torch.Tensor
+        self, groups: Communicators, layout: EqualLayout | UnevenLayout, send: torch.Tensor, out: torch.Tensor
     ) -> None:
-        layout: EqualLayout | UnevenLayout
-        if shares is None:
-            layout = EqualLayout(self._nodes, self._per_node, groups.node, send.shape[0])
-        else:
-            layout = UnevenLayout(shares, groups.node)
-        transit = self._buffers.take("transit", layout.transit_rows, send)
-
-        def start_2() -> dist.Work:
-            return _start(transit, send, layout.phase_2, groups.rail)
-
-        def start_1() -> dist.Work:
-            return _start(out[layout.own_received], send[layout.own_sent], layout.phase_1, groups.internal)
-
+        take = self._buffers.take
+        transit = take("transit", layout.transit_rows, send)
         if self._variant == "v0":
             with region("alltoall.phase1"):
-                start_1().wait()
+                _phase_1(layout, send, out, groups)
             with region("alltoall.phase2"):
-                start_2().wait()
+                _along_rail(transit, send, layout.phase_2, groups.rail)
         elif self._variant == "v1":
             with region("alltoall.phase2"):
-                phase_2 = start_2()
+                phase_2 = _along_rail(transit, send, layout.phase_2, groups.rail, async_op=True)
                 with region("alltoall.phase1"):
-                    start_1().wait()
+                    _phase_1(layout, send, out, groups)
                 phase_2.wait()
         else:
+            # What stays within the node goes along the rail to this rank itself, as a copy.
             with region("alltoall.phase2"):
-                start_2().wait()
-        # In v2, what stays within the node went along the rail to this rank itself, as a copy.
-        with_own = self._variant == "v2"
-        packed = self._buffers.take("packed", layout.packed_rows(with_own), send)
-        staged = self._buffers.take("staged", layout.staged_rows(with_own), send)
+                _along_rail(transit, send, layout.phase_2, groups.rail)
+        packed, staged = take("packed", layout.packed_rows, send), take("staged", layout.staged_rows, send)
         with region("alltoall.pack"):
-            layout.pack(transit, packed, with_own)
-        with region("alltoall.phase3"), region("alltoall.phase1") if with_own else nullcontext():
-            _start(staged, packed, layout.phase_3(with_own), groups.internal).wait()
+            layout.pack(transit, packed)
+        with region("alltoall.phase3"), region("alltoall.phase1") if self._variant == "v2" else nullcontext():
+            groups.exchange_within_node(staged, packed, *layout.phase_3)
         with region("alltoall.unpack"):
-            layout.unpack(staged, out, with_own)
+            layout.unpack(staged, out)
 
 
-def _start(out: torch.Tensor, send: torch.Tensor, splits: Splits, group: dist.ProcessGroup) -> dist.Work:
-    recv_splits, send_splits = splits
-    work: dist.Work = dist.all_to_all_single(out, send, recv_splits, send_splits, group=group, async_op=True)
-    return work
+def _phase_1(layout: EqualLayout | UnevenLayout, send: torch.Tensor, out: torch.Tensor, groups: Communicators) -> None:
+    groups.exchange_within_node(out[layout.own_received], send[layout.own_sent], *layout.phase_1)
+
+
+def _along_rail(
+    out: torch.Tensor, send: torch.Tensor, splits: Splits, group: dist.ProcessGroup, async_op: bool = False
+) -> Any:
+    """The library's call; with ``async_op`` it returns work to wait for."""
+    return dist.all_to_all_single(out, send, splits[0], splits[1], group=group, async_op=async_op)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     Counts = tuple[tuple[int, ...], ...]
 
 
+Layout = TypeVar("Layout")
+
+
 @dataclass(frozen=True)
 class Shares:
     """Rows of a planned exchange by node and local index, each shape ``(nodes, ranks of a node)``.
@@ -37,7 +40,7 @@ class Shares:
     transit: Counts
 
 
-class HierarchicalAllToAll(Exchanger):
+class HierarchicalAllToAll(Exchanger, Generic[Layout]):
     """An exchange in phases within nodes and along rails.
 
     Where these cannot help it goes flat, and says why in ``fallback_reason``: a single node, a
@@ -51,9 +54,10 @@ class HierarchicalAllToAll(Exchanger):
         self.placement = placement
         self.fallback_reason = fallback_reason(placement)
         self._nodes, self._per_node = len(placement.nodes), placement.ranks_per_node
-        self._order = placement.order
+        self._order, self._by_block = placement.order, placement.by_block
         places = {rank: place for place, rank in enumerate(self._order)}
         self._place_of_rank = tuple(places[rank] for rank in range(self._world))
+        self._last_equal: tuple[int, Layout] | None = None
         if self.fallback_reason is None:
             # Made now, while all ranks are here.
             self._state.communicators(placement)
@@ -70,10 +74,16 @@ class HierarchicalAllToAll(Exchanger):
         """
 
     @abstractmethod
-    def _move_by_node(
-        self, groups: Communicators, shares: Shares | None, send: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        """Move rows that are in order of nodes and local indices; ``shares`` is None if they are equal."""
+    def _equal_layout(self, groups: Communicators, rows: int) -> Layout:
+        """What ``_move_by_node`` must know to move ``rows`` rows in equal shares."""
+
+    @abstractmethod
+    def _uneven_layout(self, groups: Communicators, shares: Shares) -> Layout:
+        """What ``_move_by_node`` must know to move any shares."""
+
+    @abstractmethod
+    def _move_by_node(self, groups: Communicators, layout: Layout, send: torch.Tensor, out: torch.Tensor) -> None:
+        """Move rows that are in order of nodes and local indices."""
 
     def _make_plan(self, send_splits: tuple[int, ...], recv_splits: tuple[int, ...]) -> Plan:
         if self.fallback_reason is not None:
@@ -89,17 +99,25 @@ class HierarchicalAllToAll(Exchanger):
             send_flat(self._group, plan, send, out)
             return
         groups = self._state.communicators(self.placement)
-        by_block = self.placement.by_block
-        source = send if by_block else self._by_node(plan, send)
-        target = out if by_block else self._buffers.take("received by node", out.shape[0], out)
-        shares = None
-        if plan.send_splits is not None and plan.recv_splits is not None:
+        source = send if self._by_block else self._by_node(plan, send)
+        target = out if self._by_block else self._buffers.take("received by node", out.shape[0], out)
+        self._move_by_node(groups, self._layout(groups, plan, send.shape[0]), source, target)
+        if not self._by_block:
+            self._by_rank(plan, target, out)
+
+    def _layout(self, groups: Communicators, plan: Plan, rows: int) -> Layout:
+        """The layout for a plan; made once for it, or for equal shares of one size after the other."""
+        if plan.send_splits is None or plan.recv_splits is None:
+            if self._last_equal is None or self._last_equal[0] != rows:
+                self._last_equal = rows, self._equal_layout(groups, rows)
+            return self._last_equal[1]
+        if self.name not in plan.derived:
             if plan.transit is None:
                 raise ValueError(f"this plan is of another algorithm; let {self.name} plan its own")
             shares = Shares(self._shares(plan.send_splits), self._shares(plan.recv_splits), plan.transit)
-        self._move_by_node(groups, shares, source, target)
-        if not by_block:
-            self._by_rank(plan, target, out)
+            plan.derived[self.name] = self._uneven_layout(groups, shares)
+        layout: Layout = plan.derived[self.name]
+        return layout
 
     def _shares(self, splits: tuple[int, ...]) -> Counts:
         """Splits by node and local index."""

@@ -16,14 +16,17 @@ class Plan:
             ``(ranks of the node, nodes)``, from each neighbour to this rank's rail on each node.
             halo: shape ``(nodes, ranks of the node)``, from each node's rank on this rail to each neighbour.
         reverse_transit: the same for the answer, in which what was received is sent back.
-        details: whatever else an algorithm keeps with its plans (``auto``: what it chose).
+        derived: what algorithms have worked out from the rest, by their name, to use it again.
+
+    Raises:
+        ValueError: one of the splits without the other.
     """
 
     send_splits: tuple[int, ...] | None
     recv_splits: tuple[int, ...] | None
     transit: tuple[tuple[int, ...], ...] | None = None
     reverse_transit: tuple[tuple[int, ...], ...] | None = None
-    details: Any = field(default=None, compare=False)
+    derived: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if (self.send_splits is None) != (self.recv_splits is None):
@@ -31,4 +34,4 @@ class Plan:
 
     def reverse(self) -> Plan:
         """The plan of the answer: every row goes back to where it came from. It needs no communication."""
-        return Plan(self.recv_splits, self.send_splits, self.reverse_transit, self.transit, self.details)
+        return Plan(self.recv_splits, self.send_splits, self.reverse_transit, self.transit)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ROUTING_KINDS = ("uniform", "zipf", "hot_rank", "idle_rank")
 
-DRAWS_AT_ONCE = 16
+TOKENS_AT_ONCE = 4096
 WORDS_PER_RANK = 1 << 40
 
 
@@ -58,24 +58,18 @@ def routed_ranks(
     return _distinct(weights, tokens, top_k, stream_key(seed, "choices"), rank) // each
 
 
-def _distinct(
-    weights: NDArray[np.int64], tokens: int, top_k: int, key: int, stream: int
-) -> NDArray[np.int64]:
-    """Distinct indices by weight, shape ``(tokens, top_k)``: drawn again wherever a token has it already."""
-    limits = np.cumsum(weights)
-    total = np.uint64(limits[-1])
-    result = np.full((tokens, top_k), -1, dtype=np.int64)
-    have = np.zeros(tokens, dtype=np.int64)
-    drawn = np.uint64(0)
+def _distinct(weights: NDArray[np.int64], tokens: int, top_k: int, key: int, stream: int) -> NDArray[np.int64]:
+    """Distinct indices by weight, shape ``(tokens, top_k)``: each drawn among those that are left."""
+    result = np.empty((tokens, top_k), dtype=np.int64)
     base = np.uint64(stream) * np.uint64(WORDS_PER_RANK)
-    while len(open_tokens := np.flatnonzero(have < top_k)):
-        words = splitmix64(key, base + drawn + np.arange(len(open_tokens) * DRAWS_AT_ONCE, dtype=np.uint64))
-        drawn += np.uint64(len(words))
-        # Of 64 bits; what a remainder favours is beyond any count that could be seen.
-        candidates = np.searchsorted(limits, (words % total).astype(np.int64), side="right")
-        for column in candidates.reshape(len(open_tokens), DRAWS_AT_ONCE).T:
-            fresh = (have[open_tokens] < top_k) & (result[open_tokens] != column[:, np.newaxis]).all(axis=1)
-            rows = open_tokens[fresh]
-            result[rows, have[rows]] = column[fresh]
-            have[rows] += 1
+    for first in range(0, tokens, TOKENS_AT_ONCE):
+        here = np.arange(first, min(first + TOKENS_AT_ONCE, tokens))
+        left = np.tile(weights, (len(here), 1))
+        for draw in range(top_k):
+            limits = left.cumsum(axis=1)
+            words = splitmix64(key, base + (here * top_k + draw).astype(np.uint64))
+            # Of 64 bits: what a remainder favours is far beyond any count that could be seen.
+            place = (words % limits[:, -1].astype(np.uint64)).astype(np.int64)
+            result[here, draw] = (limits <= place[:, np.newaxis]).sum(axis=1)
+            left[np.arange(len(here)), result[here, draw]] = 0
     return result

@@ -6,6 +6,7 @@ the receiver's local index.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ciera_piper_core.alltoall.placement import Placement
 
 
-class TwoPhaseAllToAll(HierarchicalAllToAll):
+class TwoPhaseAllToAll(HierarchicalAllToAll["_Uneven | None"]):
     """Within the node first, then along rails; the rows arrive in their final order."""
 
     def __init__(self, group: dist.ProcessGroup, placement: Placement, *, check_splits: bool = False) -> None:
@@ -33,39 +34,60 @@ class TwoPhaseAllToAll(HierarchicalAllToAll):
         received = exchange_vectors(groups.internal, torch.cat([send.t(), recv.t()], dim=1))
         return received.view(self._per_node, 2, self._nodes).transpose(0, 1)
 
+    def _equal_layout(self, groups: Communicators, rows: int) -> None:
+        return None
+
+    def _uneven_layout(self, groups: Communicators, shares: Shares) -> _Uneven:
+        return _Uneven(
+            shares.send,
+            shares.transit,
+            to_neighbours=[sum(rows) for rows in zip(*shares.send, strict=True)],
+            from_neighbours=[sum(rows) for rows in shares.transit],
+            to_nodes=[sum(rows) for rows in zip(*shares.transit, strict=True)],
+            from_nodes=[sum(rows) for rows in shares.recv],
+        )
+
     def _move_by_node(
-        self, groups: Communicators, shares: Shares | None, send: torch.Tensor, out: torch.Tensor
+        self, groups: Communicators, layout: _Uneven | None, send: torch.Tensor, out: torch.Tensor
     ) -> None:
-        if shares is None:
-            self._move_equal(groups, send, out)
-        else:
-            self._move_uneven(groups, shares, send, out)
-
-    def _move_equal(self, groups: Communicators, send: torch.Tensor, out: torch.Tensor) -> None:
-        packed = self._buffers.take("packed", send.shape[0], send)
-        gathered = self._buffers.take("gathered", send.shape[0], send)
+        take, rows = self._buffers.take, send.shape[0]
+        passing = rows if layout is None else sum(layout.from_neighbours)
+        packed, gathered = take("packed", rows, send), take("gathered", passing, send)
+        forwarded = take("forwarded", passing, send)
         with region("alltoall.pack"):
-            transpose_equal(send, self._nodes, self._per_node, packed)
+            if layout is None:
+                transpose_equal(send, self._nodes, self._per_node, packed)
+            else:
+                transpose(send, layout.send, packed)
         with region("alltoall.phase1"):
-            dist.all_to_all_single(gathered, packed, group=groups.internal)
+            if layout is None:
+                groups.exchange_within_node(gathered, packed)
+            else:
+                groups.exchange_within_node(gathered, packed, layout.from_neighbours, layout.to_neighbours)
         with region("alltoall.pack"):
-            transpose_equal(gathered, self._per_node, self._nodes, packed)
+            if layout is None:
+                transpose_equal(gathered, self._per_node, self._nodes, forwarded)
+            else:
+                transpose(gathered, layout.transit, forwarded)
         with region("alltoall.phase2"):
-            dist.all_to_all_single(out, packed, group=groups.rail)
+            if layout is None:
+                dist.all_to_all_single(out, forwarded, group=groups.rail)
+            else:
+                dist.all_to_all_single(out, forwarded, layout.from_nodes, layout.to_nodes, group=groups.rail)
 
-    def _move_uneven(self, groups: Communicators, shares: Shares, send: torch.Tensor, out: torch.Tensor) -> None:
-        to_neighbours = [sum(rows) for rows in zip(*shares.send, strict=True)]
-        from_neighbours = [sum(rows) for rows in shares.transit]
-        to_nodes = [sum(rows) for rows in zip(*shares.transit, strict=True)]
-        from_nodes = [sum(rows) for rows in shares.recv]
-        packed = self._buffers.take("packed", send.shape[0], send)
-        gathered = self._buffers.take("gathered", sum(from_neighbours), send)
-        with region("alltoall.pack"):
-            transpose(send, shares.send, packed)
-        with region("alltoall.phase1"):
-            dist.all_to_all_single(gathered, packed, from_neighbours, to_neighbours, group=groups.internal)
-        with region("alltoall.pack"):
-            packed = self._buffers.take("packed", sum(from_neighbours), send)
-            transpose(gathered, shares.transit, packed)
-        with region("alltoall.phase2"):
-            dist.all_to_all_single(out, packed, from_nodes, to_nodes, group=groups.rail)
+
+@dataclass(frozen=True)
+class _Uneven:
+    """Rows of an exchange in uneven shares.
+
+    Attributes:
+        send: to each rank, shape ``(nodes, ranks of a node)``. transit: as in ``Plan``.
+        to_neighbours, from_neighbours: splits of phase 1. to_nodes, from_nodes: of phase 2.
+    """
+
+    send: tuple[tuple[int, ...], ...]
+    transit: tuple[tuple[int, ...], ...]
+    to_neighbours: list[int]
+    from_neighbours: list[int]
+    to_nodes: list[int]
+    from_nodes: list[int]

@@ -52,7 +52,7 @@ addPlot("front", data.scatter.mfu.length, () => {
     trace(false, "fits", { color: HUES[6], opacity: 0.45, size: 5 }, "markers"),
     trace(true, "Pareto front", { color: HUES[1], size: 9 }, "lines+markers"),
   ].filter((each) => each.x.length);
-  return { traces, shape: layout("peak memory of the fullest rank, GB (1e9 bytes)", "MFU, %") };
+  return { traces, shape: layout("peak of the fullest rank, GB (1e9 bytes)", "MFU, %") };
 });
 
 addPlot("ranks", data.ranks, () => {

@@ -24,7 +24,7 @@ import numpy as np
 
 from ciera_piper_core.platforms.platform import Term
 from ciera_piper_core.simulate.closed_form import UniformModel
-from ciera_piper_core.simulate.fitting import UNSEEN, fit
+from ciera_piper_core.simulate.fitting import fit
 from ciera_piper_core.simulate.flows import schedule
 from ciera_piper_core.simulate.fluid import predict
 from ciera_piper_core.simulate.measured_cells import Cells, read_cells
@@ -45,6 +45,7 @@ ROW_BYTES = 64
 """Skewed traffic is dealt out in rows of this size by the suite ``alltoall``."""
 
 LEAST_CELLS = 4
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -105,7 +106,9 @@ class Calibration:
         known = {**self.machine.known, **self.machine.terms.known}
         names = {each.name: each.known or each.name for each in PARAMETERS}
         lines += [f"  {each.name}: {each.value:.4g}: {known[names[each.name]]}" for each in self.fitted]
-        lines += [f"  {name}: left, {reason}" for name, reason in self.left.items()]
+        for name, reason in self.left.items():
+            owner = self.machine.node if hasattr(self.machine.node, name) else self.machine.terms
+            lines.append(f"  {name}: {getattr(owner, name):.4g}, not fitted: {reason}")
         lines += [f"  {count} rows left out: {reason}" for reason, count in self.skipped.items()]
         return lines
 
@@ -174,7 +177,7 @@ def _require_place(machine: Machine, measured: Cells) -> None:
 
 
 def _held_out(machine: Machine, cells: list[Cell]) -> tuple[Checked, ...]:
-    """Each cell predicted from a fit to the sizes between: those that are even in order from the odd, and the reverse."""
+    """Each cell predicted from a fit to half of the sizes, those in even places of their order, or the odd."""
     sizes: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
     for cell in cells:
         sizes[cell.ranks, cell.nodes].add(cell.bytes)
@@ -199,6 +202,9 @@ class _Predictor:
         self._groups: dict[tuple[object, ...], list[int]] = {}
         self._skewed: list[tuple[int, Cell, NDArray[np.int64]]] = []
         self._cells = cells
+        # Counting messages on links takes longer than all else, and only rates change what is counted.
+        self._counted: tuple[object, ...] = ()
+        self._models: list[UniformModel] = []
         for number, cell in enumerate(cells):
             if cell.traffic == "uniform":
                 self._groups.setdefault((cell.algorithm, cell.ranks, cell.nodes), []).append(number)
@@ -208,19 +214,26 @@ class _Predictor:
     def seconds(self, machine: Machine) -> Floats:
         """Of each cell, in order."""
         result = np.empty(self._count)
-        for numbers in self._groups.values():
-            cell = self._cells[numbers[0]]
-            model = UniformModel.of_job(machine, cell.algorithm, cell.job())
-            result[numbers] = model.at([self._cells[number].bytes for number in numbers]).seconds
+        for numbers, model in zip(self._groups.values(), self._models_of(machine), strict=True):
+            ready = replace(model, terms=machine.terms)
+            result[numbers] = ready.at([self._cells[number].bytes for number in numbers]).seconds
         for number, cell, matrix in self._skewed:
             result[number] = predict(machine, schedule(cell.algorithm, cell.job(), matrix)).seconds
         return result
 
     def peers(self, machine: Machine, *, rails: bool) -> int:
         """The most ranks beyond its switch that one rank hears in a cell, all to all or along rails."""
-        cells = [self._cells[numbers[0]] for numbers in self._groups.values()]
-        models = [UniformModel.of_job(machine, cell.algorithm, cell.job()) for cell in cells]
-        return max((phase.peers for model in models for phase in model.phases if phase.rails == rails), default=0)
+        phases = [phase for model in self._models_of(machine) for phase in model.phases]
+        return max((phase.peers for phase in phases if phase.rails == rails), default=0)
+
+    def _models_of(self, machine: Machine) -> list[UniformModel]:
+        """One a group of cells."""
+        counted = (machine.node, machine.network, machine.terms.nic_sharing_loss)
+        if counted != self._counted:
+            cells = [self._cells[numbers[0]] for numbers in self._groups.values()]
+            self._models = [UniformModel.of_job(machine, cell.algorithm, cell.job()) for cell in cells]
+            self._counted = counted
+        return self._models
 
 
 def _matrix(cell: Cell) -> NDArray[np.int64]:
@@ -244,14 +257,15 @@ def _fitted(machine: Machine, cells: Sequence[Cell], source: str) -> tuple[Machi
         lambda numbers: predictor.seconds(with_all(numbers)),
         np.array([cell.seconds for cell in cells]),
     )
-    changed = {each: float(found.numbers[each]) for each in range(len(names)) if each in found.fitted or _off(found, each)}
+    told = [each for each in range(len(names)) if each in found.fitted or _off(found, each)]
+    changed = {each: float(found.numbers[each]) for each in told}
     ready = with_numbers(machine, {names[each]: number for each, number in changed.items()})
     fitted, sources = [], {}
     for each in found.fitted:
         number, error = changed[each], found.errors[each]
         value = PARAMETERS[each].to_value(number)
         fitted.append(Fitted(names[each], value, error))
-        how = f"{source}, standard error {error:.0%}" if number else f"{source}, which show none"
+        how = f"{source}, standard error {error:.0%}" if number else f"{source}, {PARAMETERS[each].nothing}"
         sources[names[each]] = Term("measured", how)
         if names[each] in CAPS:
             ready, sources = _capped(machine, ready, names[each], number, predictor, sources)
@@ -259,8 +273,8 @@ def _fitted(machine: Machine, cells: Sequence[Cell], source: str) -> tuple[Machi
 
 
 def _off(found: Fit, number: int) -> bool:
-    """Whether a cost that was not fitted is counted in one that was."""
-    return PARAMETERS[number].cost and number in found.left and found.left[number] != UNSEEN
+    """Whether a number that is not fitted is off, so as not to be counted twice."""
+    return number in found.left and found.numbers[number] == 0 and PARAMETERS[number].low == 0
 
 
 def _capped(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path  # noqa: TC003  # typer reads the annotations when it runs
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ciera_piper_core.simulate.machine import Machine
+    from ciera_piper_core.simulate import Algorithm
     from ciera_piper_core.simulate.sweep import Point, Sweep
-
-    Name = TypeVar("Name", bound=str)
 
 GPUS = "2:4096"
 SIZES = "8KiB:4GiB"
@@ -58,12 +57,22 @@ def alltoall(
         typer.Option("--algorithms", metavar="NAMES", help="flat, two_phase, halo_v0, ...", show_default="all"),
     ] = None,
     traffic: Annotated[
-        str, typer.Option("--traffic", metavar="KINDS", help="uniform, zipf, hot_rank, ..., as the suite alltoall has.")
+        str,
+        typer.Option(
+            "--traffic",
+            metavar="KINDS",
+            help="uniform, zipf, hot_rank, idle_rank, rotating_hot_rank, replay:FILE; as the suite alltoall has them.",
+        ),
     ] = "uniform",
     seed: Annotated[int, typer.Option("--seed", help="Which GPUs are hot or idle under skewed traffic.")] = 0,
     calibrate: Annotated[
         str | None,
-        typer.Option("--calibrate", metavar="RUN", help="Fit the terms to rows of the suite alltoall: a file of rows."),
+        typer.Option(
+            "--calibrate",
+            metavar="RUN",
+            help="Fit rates and terms to what the suite alltoall measured: a run's id, `latest`, a file of its rows,"
+            " or a profile.",
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show all sizes in the table.")] = False,
     html: Annotated[
@@ -78,17 +87,19 @@ def alltoall(
     Example: bench simulate alltoall --platform frontier --gpus 2:4096 --bytes 64KiB:4GiB --html alltoall.html
     """
     try:
-        sweep = _sweep(platform, gpus, sizes, algorithms, traffic, seed, calibrate, html)
+        sweep, notes = _sweep(platform, gpus, sizes, algorithms, traffic, seed, calibrate, html)
         points = _predict(sweep)
         if html is not None:
             from ciera_piper_core.simulate.page import write_page
 
-            write_page(html, sweep, points)
+            write_page(html, sweep, points, notes)
             print(f"page: {html}", file=sys.stderr)
         if as_json:
+            for line in notes:
+                print(line, file=sys.stderr)
             _print_rows(sweep, points)
         else:
-            _print_text(sweep, points, every)
+            _print_text(sweep, points, every, notes)
     except ValueError as error:
         raise SimulateError(str(error)) from None
 
@@ -102,9 +113,8 @@ def _sweep(
     seed: int,
     calibrate: str | None,
     html: Path | None,
-) -> Sweep:
-    """The request, checked before anything is computed."""
-    from ciera_piper_core.alltoall import TRAFFIC_KINDS
+) -> tuple[Sweep, list[str]]:
+    """The request, checked before anything is predicted, and what the calibration has to say."""
     from ciera_piper_core.simulate import ALGORITHMS
     from ciera_piper_core.simulate.platforms import load_machine
     from ciera_piper_core.simulate.sizes import parse_gpus, parse_sizes
@@ -114,33 +124,35 @@ def _sweep(
         from ciera_piper_core.page.frame import refuse_place
 
         refuse_place(html)
-    kinds = _names("--traffic", traffic, TRAFFIC_KINDS)
+    kinds = tuple(dict.fromkeys(kind.strip() for kind in traffic.split(",")))
     counts = parse_gpus(gpus)
     wanted = parse_sizes(sizes or (SIZES if kinds == ("uniform",) else SKEWED_SIZES))
-    chosen = ALGORITHMS if algorithms is None else _names("--algorithms", algorithms, ALGORITHMS)
-    machine = load_machine(platform)
+    chosen = ALGORITHMS if algorithms is None else _algorithms(algorithms)
+    machine, notes = load_machine(platform), []
+    # So that nothing is fitted for a sweep that is refused.
+    sweep = Sweep(machine, counts, wanted, chosen, kinds, seed)
     if calibrate is not None:
-        machine = _calibrated(machine, calibrate)
-    return Sweep(machine, counts, wanted, chosen, kinds, seed)
+        from ciera_piper_core.simulate.calibrate import calibrate_from
+
+        calibration = calibrate_from(machine, calibrate)
+        sweep, notes = replace(sweep, machine=calibration.machine), calibration.describe()
+    return sweep, notes
 
 
-def _names(option: str, text: str, known: Sequence[Name]) -> tuple[Name, ...]:
-    """Names of a list with commas, in the order of ``known``.
+def _algorithms(text: str) -> tuple[Algorithm, ...]:
+    """Algorithms of a list with commas, in the order of printing.
 
     Raises:
         ValueError: an unknown one.
     """
     from ciera_piper_core.models.wording import shorten
+    from ciera_piper_core.simulate import ALGORITHMS
 
     given = [part.strip() for part in text.split(",")]
     for name in given:
-        if name not in known:
-            raise ValueError(f"{option} takes {', '.join(known)}, with commas between them, not {shorten(name)!r}")
-    return tuple(name for name in known if name in given)
-
-
-def _calibrated(machine: Machine, run: str) -> Machine:
-    raise NotImplementedError(run)
+        if name not in ALGORITHMS:
+            raise ValueError(f"--algorithms takes {', '.join(ALGORITHMS)}, with commas, not {shorten(name)!r}")
+    return tuple(name for name in ALGORITHMS if name in given)
 
 
 def _predict(sweep: Sweep) -> list[Point]:
@@ -155,11 +167,11 @@ def _predict(sweep: Sweep) -> list[Point]:
         return predict_sweep(sweep, lambda text: status.update(f"simulating: {text}"))
 
 
-def _print_text(sweep: Sweep, points: Sequence[Point], every: bool) -> None:
+def _print_text(sweep: Sweep, points: Sequence[Point], every: bool, notes: Sequence[str]) -> None:
     from ciera_piper_core.simulate import paper
     from ciera_piper_core.simulate.table import paper_text, sweep_text
 
-    print(sweep_text(sweep, points, every))
+    print(sweep_text(sweep, points, every, notes))
     if sweep.machine.name == paper.MACHINE:
         print(f"\n{paper_text(paper.compare(sweep.machine))}")
 

@@ -41,26 +41,26 @@ class PhaseCosts:
 
 def costs_of(terms: Terms, fabric: Fabric, phase: Phase) -> PhaseCosts:
     """The costs of one phase."""
-    ranks, job = fabric.job.ranks, fabric.job
+    ranks = fabric.job.ranks
     inter = fabric.crosses(phase.src, phase.dst)
-    counted = phase.bytes
-    short = False
-    if inter.any():
-        nic = fabric.bytes_s[fabric.first_nic + fabric.lane[phase.src]]
-        least = nic / terms.nic_messages_s
-        short = bool(np.median((phase.bytes < least)[inter]) > 0.5)
-        domain = fabric.routes.domain
-        beyond = inter & (domain[phase.src] != domain[phase.dst])
-        peers = np.bincount(phase.dst[beyond], minlength=ranks).max()
+    sent, received = np.bincount(phase.src, minlength=ranks), np.bincount(phase.dst, minlength=ranks)
+    counted, short = phase.bytes, False
+    away_out = np.bincount(phase.src, inter, ranks)
+    away_in = np.bincount(phase.dst, inter, ranks)
+    if away_out.any():
+        nics = fabric.bytes_s[fabric.first_nic : fabric.first_nic + fabric.lanes]
+        least = float(nics.min()) / terms.nic_messages_s
         incast = terms.rail_incast if phase.rails else terms.incast
-        factor = float(incast.factor(peers))
-        counted = np.where(inter, np.maximum(phase.bytes, least) * factor, phase.bytes)
+        factor = 1.0
+        if incast.most > 1:
+            domain = fabric.routes.domain
+            beyond = inter & (domain[phase.src] != domain[phase.dst])
+            factor = float(incast.factor(np.bincount(phase.dst, beyond, ranks).max()))
+        short = np.count_nonzero(inter & (phase.bytes < least)) > away_out.sum() / 2
+        if least > 0 or factor > 1:
+            counted = np.where(inter, np.maximum(phase.bytes, least) * factor, phase.bytes)
     # A rank sends while it receives, so the larger number of the two counts.
-    def messages(of: NDArray[np.bool_]) -> NDArray[np.int64]:
-        return np.maximum(
-            np.bincount(phase.src[of], minlength=ranks), np.bincount(phase.dst[of], minlength=ranks)
-        )
-
-    message_s = terms.phase_start_s + messages(~inter) * terms.message_intra_s + messages(inter) * terms.message_inter_s
-    copied = np.zeros(job.ranks) if phase.copied is None else phase.copied
+    inside, away = np.maximum(sent - away_out, received - away_in), np.maximum(away_out, away_in)
+    message_s = terms.phase_start_s + inside * terms.message_intra_s + away * terms.message_inter_s
+    copied = np.zeros(ranks) if phase.copied is None else phase.copied
     return PhaseCosts(counted, short, message_s, copied / terms.copy_bytes_s)

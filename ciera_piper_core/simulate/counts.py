@@ -72,9 +72,9 @@ class Counts:
         fabric, ranks = self.fabric, self.fabric.job.ranks
         of_unit = self.by_node.sum(axis=0)
         pairs = np.outer(of_unit, of_unit) - self.by_node.T @ self.by_node
-        domain = fabric.routes.domain
-        beyond = ranks - int(np.bincount(domain).min())
-        crosses = ranks > self.held.min()
+        # Beyond a rank's switch are those of neither its node nor its domain.
+        node, domain = fabric.job.node, fabric.routes.domain
+        near = self.held + np.bincount(domain)[domain] - _tally(node, domain)[node, domain]
         return (
             UniformPhase(
                 "direct",
@@ -84,7 +84,7 @@ class Counts:
                 self._network(ranks - self.held, pairs),
                 tuple((int(held) - 1, ranks - int(held)) for held in np.unique(self.held)),
                 0.0,
-                beyond if crosses else 0,
+                int(ranks - near.min()),
                 False,
                 0,
             ),
@@ -110,7 +110,9 @@ class Counts:
 
         def between(copied: float, level: int) -> UniformPhase:
             messages = ((0, nodes - 1),)
-            return UniformPhase("inter", places / ranks, sent_share, none, network, messages, copied, peers, True, level)
+            return UniformPhase(
+                "inter", places / ranks, sent_share, none, network, messages, copied, peers, True, level
+            )
 
         if algorithm == "two_phase":
             return inside("intra", nodes, 2.0, 0), between(2.0, 1)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ciera_piper_core.simulate.topology import Routes
 
     Ints = NDArray[np.int64]
+    Ranks = NDArray[np.int32]
     Paths = NDArray[np.int32]
 
 INTRA, NIC = LINK_KINDS.index("intra-node"), LINK_KINDS.index("NIC")
@@ -85,11 +86,11 @@ class Fabric:
         """Number of the network's first link."""
         return self.first_nic + 2 * self.lanes
 
-    def crosses(self, src: Ints, dst: Ints) -> NDArray[np.bool_]:
+    def crosses(self, src: Ranks, dst: Ranks) -> NDArray[np.bool_]:
         """Whether each flow leaves its node."""
         return np.asarray(self.job.node[src] != self.job.node[dst])
 
-    def paths(self, src: Ints, dst: Ints) -> Paths:
+    def paths(self, src: Ranks, dst: Ranks) -> Paths:
         """Links of flows from ``src`` to ``dst`` (no rank to itself): shape ``(flows, width)``, -1 for none."""
         table = self.routes.table
         inter = self.crosses(src, dst)
@@ -98,7 +99,7 @@ class Fabric:
         ranks = self.job.ranks
         uses_port = ~inter if not ports else np.ones_like(inter)
         nic = np.stack([self.first_nic + self.lane[src], self.first_nic + self.lanes + self.lane[dst]], axis=1)
-        port = np.stack([src, ranks + dst], axis=1)
+        port = np.stack([src, ranks + dst.astype(np.int64)], axis=1)
         if ports:
             paths[:, :2] = port
             paths[inter, 2:4] = nic[inter]
@@ -111,13 +112,14 @@ class Fabric:
             paths[:, ports + 2 :] = network
         return paths
 
-    def route_keys(self, src: Ints, dst: Ints) -> Ints:
-        """A number of each flow; flows of the same number take the same links."""
+    def ends(self, src: Ranks, dst: Ranks) -> tuple[Ranks, Ranks]:
+        """Where each flow enters the links and where it leaves them; flows of the same ends take the same links."""
         if self.port_carries_network:
-            return np.asarray(src * self.job.ranks + dst)
+            return src, dst
         inter = self.crosses(src, dst)
-        within = self.lanes**2 + src * self.job.ranks + dst
-        return np.asarray(np.where(inter, self.lane[src] * self.lanes + self.lane[dst], within))
+        lane = self.lane.astype(np.int32)
+        # Ports are numbered behind the NICs.
+        return np.where(inter, lane[src], src + self.lanes), np.where(inter, lane[dst], dst + self.lanes)
 
     def without_idle_links(self) -> Fabric:
         """The same without links of the network that can never be the narrowest of a flow's.

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 ROUNDS = 40
 HALVINGS = 6
+DOUBLINGS = 24
+
+BETTER = 0.8
+"""Share of its error that a fit must be left with to be preferred although a link must first be slower."""
 
 HUBER = 1.5
 """Residuals beyond so many standard deviations count less."""
@@ -29,11 +33,17 @@ HUBER = 1.5
 LEAST_SCATTER = 0.005
 """Relative scatter of measured times; less is luck."""
 
-VISIBLE = 0.01
-"""A number can be seen where at least this share of some cell's time is its doing."""
+VISIBLE = 1e-11
+"""Share of a cell's time that a step of a number must change; less is rounding."""
+
+NEGLIGIBLE = 1e-5
+"""Share of a cell's time below which what a number makes of each is nothing."""
 
 APART = 0.05
 """Share of a number's effect on all cells that the numbers before it must not be able to imitate."""
+
+UNCLEAR = 0.5
+"""Relative standard error above which nothing is known of a number."""
 
 UNSEEN = "no cell shows it"
 
@@ -46,12 +56,14 @@ class Fit:
         numbers: one a parameter. fitted: which of them were fitted.
         errors: relative standard errors of these; infinite for a number that is 0.
         left: for each of the others why it was not.
+        error: mean of the cells' relative errors, without sign.
     """
 
     numbers: Floats
     fitted: tuple[int, ...]
     errors: dict[int, float]
     left: dict[int, str]
+    error: float
 
 
 def fit(
@@ -59,38 +71,87 @@ def fit(
 ) -> Fit:
     """The numbers that predict the measured seconds best.
 
+    A number that is not clear is left, the least clear first: at 0 if it may be 0, else where it began.
+
     Args:
         parameters: bounds and steps of the numbers, in order of preference.
         start: numbers to begin with; those that cannot be told stay so, but costs, which are then 0.
         seconds_of: predicted seconds of all cells for some numbers.
         measured: seconds of all cells.
     """
+    unclear: list[int] = []
+    begin = start
+    while True:
+        found = _fit(parameters, begin, seconds_of, measured, unclear)
+        found = _woken(found, parameters, seconds_of, measured, unclear)
+        doubtful = {each: error for each, error in found.errors.items() if found.numbers[each] > 0 and error > UNCLEAR}
+        if not doubtful:
+            return found
+        least_clear = max(doubtful, key=lambda each: doubtful[each])
+        unclear.append(least_clear)
+        begin = found.numbers.copy()
+        begin[least_clear] = 0.0 if parameters[least_clear].low == 0 else start[least_clear]
+
+
+def _fit(
+    parameters: Sequence[Parameter],
+    start: Floats,
+    seconds_of: Callable[[Floats], Floats],
+    measured: Floats,
+    unclear: Sequence[int],
+) -> Fit:
+    """The same without a number that is not clear."""
     numbers, predicted = start.copy(), seconds_of(start)
     for _ in range(ROUNDS):
         effects = _effects(parameters, numbers, predicted, seconds_of) / measured[:, np.newaxis]
-        chosen, left = _told_apart(parameters, numbers, effects)
+        chosen, left = _told_apart(parameters, numbers, effects, unclear)
         goal = numbers.copy()
-        for each in left:
-            if parameters[each].cost and left[each] != UNSEEN:
+        for each, why in left.items():
+            if parameters[each].cost and why != UNSEEN:
                 goal[each] = 0.0
         error = predicted / measured - 1
         weights = _weights(error)
-        goal[chosen] = _solve(
-            effects[:, chosen],
-            effects @ numbers - effects @ np.where(np.isin(np.arange(len(goal)), chosen), 0.0, goal) - error,
-            weights,
-            [parameters[each] for each in chosen],
-        )
-        step = _go(numbers, goal, seconds_of, measured, weights)
-        if step is None:
+        rest = goal.copy()
+        rest[chosen] = 0.0
+        wanted = effects @ (numbers - rest) - error
+        goal[chosen] = _solve(effects[:, chosen], wanted, weights, [parameters[each] for each in chosen])
+        moved = _go(numbers, goal, seconds_of, measured, weights)
+        if moved is None:
             break
-        done = np.allclose(step[0], numbers, rtol=1e-5, atol=0)
-        numbers, predicted = step
+        done = np.allclose(moved[0], numbers, rtol=1e-4, atol=0)
+        numbers, predicted = moved
         if done:
             break
     effects = _effects(parameters, numbers, predicted, seconds_of) / measured[:, np.newaxis]
-    chosen, left = _told_apart(parameters, numbers, effects)
-    return Fit(numbers, tuple(chosen), _errors(effects, predicted / measured - 1, numbers, chosen), left)
+    chosen, left = _told_apart(parameters, numbers, effects, unclear)
+    for each in chosen:
+        if parameters[each].low == 0 and np.abs(effects[:, each]).max() * numbers[each] < NEGLIGIBLE:
+            numbers[each] = 0.0
+    error = predicted / measured - 1
+    errors = _errors(effects, error, numbers, chosen)
+    return Fit(numbers, tuple(chosen), errors, left, float(np.abs(error).mean()))
+
+
+def _woken(
+    found: Fit,
+    parameters: Sequence[Parameter],
+    seconds_of: Callable[[Floats], Floats],
+    measured: Floats,
+    unclear: Sequence[int],
+) -> Fit:
+    """A better fit, if there is one in which a link binds that no cell showed because the fit began far from it."""
+    for each, why in found.left.items():
+        if why != UNSEEN or found.numbers[each] == 0 or parameters[each].cost:
+            continue
+        predicted, trial = seconds_of(found.numbers), found.numbers.copy()
+        for _ in range(DOUBLINGS):
+            trial[each] = min(2 * trial[each], parameters[each].high)
+            if not np.allclose(seconds_of(trial), predicted, rtol=1e-3, atol=0):
+                other = _fit(parameters, trial, seconds_of, measured, unclear)
+                if other.error < BETTER * found.error:
+                    return other
+                break
+    return found
 
 
 def _effects(
@@ -99,7 +160,7 @@ def _effects(
     """Seconds of each cell by each number: derivatives, shape ``(cells, numbers)``."""
     effects = np.empty((len(predicted), len(parameters)))
     for number, each in enumerate(parameters):
-        step = max(each.step, 1e-4 * numbers[number])
+        step = _step(each, numbers[number])
         if numbers[number] + step > each.high:
             step = -step
         moved = numbers.copy()
@@ -108,7 +169,13 @@ def _effects(
     return effects
 
 
-def _told_apart(parameters: Sequence[Parameter], numbers: Floats, effects: Floats) -> tuple[list[int], dict[int, str]]:
+def _step(parameter: Parameter, number: float) -> float:
+    return max(parameter.step, 1e-4 * number)
+
+
+def _told_apart(
+    parameters: Sequence[Parameter], numbers: Floats, effects: Floats, unclear: Sequence[int]
+) -> tuple[list[int], dict[int, str]]:
     """Numbers that the cells can tell; and for the others why not.
 
     Each in turn is compared with what those before it can imitate.
@@ -117,11 +184,12 @@ def _told_apart(parameters: Sequence[Parameter], numbers: Floats, effects: Float
     left: dict[int, str] = {}
     basis = np.empty((len(effects), 0))
     for number, each in enumerate(parameters):
+        if number in unclear:
+            left[number] = "no more than what noise makes"
+            continue
         column = effects[:, number]
         length = float(np.linalg.norm(column))
-        # How much a number that is off may change a cell is judged by the range that it may have.
-        reach = max(numbers[number], min(each.high, each.visible))
-        if np.abs(column).max() * reach < VISIBLE:
+        if np.abs(column).max() * _step(each, numbers[number]) < VISIBLE:
             left[number] = UNSEEN
             continue
         rest = column - basis @ (basis.T @ column)
@@ -161,9 +229,10 @@ def _solve(effects: Floats, wanted: Floats, weights: Floats, parameters: Sequenc
         return np.empty(0)
     root = np.sqrt(weights)
     scale = 1 / np.linalg.norm(effects * root[:, np.newaxis], axis=0)
-    bounds = np.array([(each.low, each.high) for each in parameters]).T / scale
-    answer = lsq_linear(effects * root[:, np.newaxis] * scale, wanted * root, bounds, method="bvls")
-    return np.asarray(answer.x * scale)
+    low, high = np.array([(each.low, each.high) for each in parameters]).T
+    scaled = effects * root[:, np.newaxis] * scale
+    answer = lsq_linear(scaled, wanted * root, (low / scale, high / scale), method="bvls")
+    return np.asarray(np.clip(answer.x * scale, low, high))
 
 
 def _go(
@@ -190,4 +259,4 @@ def _errors(effects: Floats, error: Floats, numbers: Floats, chosen: Sequence[in
     part = effects[:, active] * numbers[active]
     spread = max(float(error @ error) / max(len(error) - len(active), 1), LEAST_SCATTER**2)
     covariance = np.linalg.pinv(part.T @ part) * spread
-    return {**result, **{each: float(np.sqrt(covariance[i, i])) for i, each in enumerate(active)}}
+    return {**result, **{each: float(np.sqrt(max(covariance[i, i], 0.0))) for i, each in enumerate(active)}}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Ranks = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class Phase:
 
     Attributes:
         name: ``direct``, ``intra``, ``inter`` or ``redistribute``.
-        src, dst: rank that sends and rank that receives, never the same, int64, shape ``(flows,)``.
+        src, dst: rank that sends and rank that receives, never the same, int32, shape ``(flows,)``.
         bytes: of each flow, above 0, likewise.
         after: numbers of the phases that sender and receiver must both have finished.
         rails: a rank hears at most one rank of each other node.
@@ -47,8 +48,8 @@ class Phase:
     """
 
     name: str
-    src: Ints
-    dst: Ints
+    src: Ranks
+    dst: Ranks
     bytes: Floats
     after: tuple[int, ...] = ()
     rails: bool = False
@@ -127,14 +128,16 @@ def uniform_matrix(ranks: int, bytes_per_rank: float) -> Floats:
 def _direct(traffic: NDArray[np.generic]) -> Phase:
     wanted = traffic > 0
     np.fill_diagonal(wanted, False)
-    src, dst = np.nonzero(wanted)
-    return Phase("direct", src, dst, traffic[src, dst].astype(np.float64))
+    # Row by row, as nonzero goes; its own numbers would take twice the memory of these.
+    src = np.repeat(np.arange(len(traffic), dtype=np.int32), wanted.sum(axis=1))
+    dst = np.concatenate([np.flatnonzero(row).astype(np.int32) for row in wanted])
+    return Phase("direct", src, dst, traffic[wanted].astype(np.float64, copy=False))
 
 
-def _by_place(traffic: NDArray[np.generic], job: Job) -> tuple[Floats, Ints]:
+def _by_place(traffic: NDArray[np.generic], job: Job) -> tuple[Floats, Ranks]:
     """The matrix as ``[a, l, b, m]``, and the rank at each ``[a, l]``."""
     nodes, places = job.nodes, job.ranks // job.nodes
-    rank = np.empty((nodes, places), dtype=np.int64)
+    rank = np.empty((nodes, places), dtype=np.int32)
     rank[job.node, job.local] = np.arange(job.ranks)
     order = rank.ravel()
     if not np.array_equal(order, np.arange(job.ranks)):
@@ -142,15 +145,13 @@ def _by_place(traffic: NDArray[np.generic], job: Job) -> tuple[Floats, Ints]:
     return traffic.reshape(nodes, places, nodes, places), rank
 
 
-def _inside(name: str, volume: Floats, rank: Ints, after: tuple[int, ...] = (), copied: Floats | None = None) -> Phase:
+def _inside(name: str, volume: Floats, rank: Ranks, after: tuple[int, ...] = (), copied: Floats | None = None) -> Phase:
     """Flows within nodes from ``volume[a, l, m]``."""
     node, sender, receiver = np.nonzero(volume * (1 - np.eye(volume.shape[1])))
-    return Phase(
-        name, rank[node, sender], rank[node, receiver], volume[node, sender, receiver], after, copied=copied
-    )
+    return Phase(name, rank[node, sender], rank[node, receiver], volume[node, sender, receiver], after, copied=copied)
 
 
-def _rails(volume: Floats, rank: Ints, after: tuple[int, ...], copied: Floats) -> Phase:
+def _rails(volume: Floats, rank: Ranks, after: tuple[int, ...], copied: Floats) -> Phase:
     """Flows between equal places from ``volume[a, b, l]``."""
     sender, receiver, place = np.nonzero(volume)
     crosses = sender != receiver
@@ -160,14 +161,14 @@ def _rails(volume: Floats, rank: Ints, after: tuple[int, ...], copied: Floats) -
     )
 
 
-def _per_rank(values: Floats, rank: Ints) -> Floats:
+def _per_rank(values: Floats, rank: Ranks) -> Floats:
     """``values[a, l]`` in order of rank."""
     out = np.empty(rank.size)
     out[rank] = values
     return out
 
 
-def _two_phase(algorithm: Algorithm, grid: Floats, rank: Ints, sent_share: float) -> tuple[Phase, ...]:
+def _two_phase(algorithm: Algorithm, grid: Floats, rank: Ranks, sent_share: float) -> tuple[Phase, ...]:
     gathered = grid.sum(axis=2, dtype=np.float64)  # [a, l, m]
     carried = np.einsum("albm->abm", grid, dtype=np.float64, casting="unsafe") * sent_share
     # Rows are sorted by place before the first phase, and by node before the second: each read and written.
@@ -179,7 +180,7 @@ def _two_phase(algorithm: Algorithm, grid: Floats, rank: Ints, sent_share: float
     )
 
 
-def _halo(algorithm: Algorithm, grid: Floats, rank: Ints, sent_share: float) -> tuple[Phase, ...]:
+def _halo(algorithm: Algorithm, grid: Floats, rank: Ranks, sent_share: float) -> tuple[Phase, ...]:
     node = np.arange(grid.shape[0])
     stays = grid[node, :, node, :].astype(np.float64)  # [a, l, m]
     carried = np.einsum("albm->abl", grid, dtype=np.float64, casting="unsafe")

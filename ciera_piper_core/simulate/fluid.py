@@ -2,8 +2,8 @@
 
 Rates are those of ``max_min``; they hold until a flow finishes or starts. Exactly that is done with
 ``resolution=0``. With many flows of many sizes, a step is at least ``resolution`` of the least time
-that the links allow, and rates hold for all that ends within twice that; the answer then errs by
-about that share.
+that the links allow, and rates hold for all that ends in it or soon after; the answer then errs by
+about that share, to either side.
 
 A rank is done with a phase when its last flow is, out or in, and its fixed costs (messages, start,
 packing) have passed; then its flows of the next phase may start, each when both its ends are ready.
@@ -12,7 +12,7 @@ packing) have passed; then its flows of the next phase may start, each when both
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Ranks = NDArray[np.int32]
     Bools = NDArray[np.bool_]
 
 EXACT_FLOWS = 5_000
@@ -39,6 +40,9 @@ EXACT_FLOWS = 5_000
 
 RESOLUTION = 1 / 64
 """Default for more flows."""
+
+LOOK_AHEAD = 0.5
+"""Of a step, how long after it flows may end to be counted as ended with it: errors are least, and even, so."""
 
 CHUNK = 1 << 20
 """Flows whose links are looked up at once, which bounds the memory that takes."""
@@ -86,11 +90,11 @@ class _Classes:
     """
 
     share: FairShare
-    phase: Ints
-    at: Ints
-    end: Ints
+    phase: NDArray[np.int8]
+    at: Ranks
+    end: Ranks
     served: Floats
-    late: Floats
+    late: NDArray[np.float32]
     started: Bools
 
     @property
@@ -110,14 +114,12 @@ class _Classes:
 class _Run:
     """The state of a simulation, and its steps."""
 
-    def __init__(
-        self, fabric: Fabric, phases: tuple[Phase, ...], costs: list[PhaseCosts], resolution: float
-    ) -> None:
+    def __init__(self, fabric: Fabric, phases: tuple[Phase, ...], costs: list[PhaseCosts], resolution: float) -> None:
         ranks = fabric.job.ranks
         self.phases, self.tolerance = phases, max(EXACT, resolution / 16)
         self.fixed = np.stack([each.fixed_s for each in costs])
         self._src, self._dst, self._bytes, self._classes = _classify(fabric, phases, costs)
-        self._phase_of = np.repeat(np.arange(len(phases)), [len(phase.src) for phase in phases])
+        self._phase_of = np.repeat(np.arange(len(phases), dtype=np.int8), [len(phase.src) for phase in phases])
         self.busiest = self._busiest_links(fabric)
         self._least_step = resolution * sum(seconds for seconds, _ in self.busiest)
         self._left = np.stack(
@@ -204,8 +206,8 @@ class _Run:
     def _next_step(self, needed: Floats, until_start: float) -> tuple[float, float]:
         """Seconds to go on, and to look ahead: to the next event, or the least step where the event is a small one.
 
-        What flows that end early in a step leave free is not given to others before the next; what
-        flows take that end as long after the step, and are counted as ended, makes up for it.
+        What flows that end early in a step leave free is not given to others before the next step. What
+        flows take that end soon after it, and are counted as ended with it, makes up for that.
         """
         event = max(min(float(needed.min()), until_start), 0.0)
         if event >= self._least_step:
@@ -213,60 +215,75 @@ class _Run:
         ending = np.count_nonzero(needed <= event * (1 + EXACT))
         if ending > LARGE_EVENT_SHARE * len(needed):
             return event, 0.0
-        return self._least_step, self._least_step
+        return self._least_step, LOOK_AHEAD * self._least_step
 
     def _finish(self, flows: Ints, time: Floats) -> None:
         """Count flows as finished, for both their ranks."""
-        phase = self._phase_of[flows]
         ranks = self._left.shape[1]
+        phase = self._phase_of[flows] * np.int32(ranks)
         for side in (self._src, self._dst):
-            cell = phase * ranks + side[flows]
+            cell = phase + side[flows]
             self._left -= np.bincount(cell, minlength=self._left.size).reshape(self._left.shape)
             np.maximum.at(self._last.reshape(-1), cell, time)
 
 
 def _classify(
     fabric: Fabric, phases: tuple[Phase, ...], costs: list[PhaseCosts]
-) -> tuple[Ints, Ints, Floats, _Classes]:
+) -> tuple[Ranks, Ranks, Floats, _Classes]:
     """Flows of all phases, sorted by class: senders, receivers, bytes; and the classes."""
     src, dst, size, first, number, paths = [], [], [], [], [], []
     flows = 0
     for index, (phase, cost) in enumerate(zip(phases, costs, strict=True)):
-        order, starts = _grouped(fabric, phase, cost)
-        source, target = phase.src[order], phase.dst[order]
-        src.append(source)
-        dst.append(target)
-        size.append(cost.bytes[order])
+        sources, targets, bytes_of, starts = _grouped(fabric, phase, cost)
+        src.append(sources)
+        dst.append(targets)
+        size.append(bytes_of)
         first.append(starts + flows)
-        number.append(np.full(len(starts), index))
+        number.append(np.full(len(starts), index, dtype=np.int8))
         paths += [
-            fabric.paths(source[chosen], target[chosen])
+            fabric.paths(sources[chosen], targets[chosen])
             for chosen in (starts[low : low + CHUNK] for low in range(0, len(starts), CHUNK))
         ]
-        flows += len(order)
-    at = np.concatenate(first)
-    share = FairShare(np.concatenate(paths) if paths else np.empty((0, 1), np.int32), fabric.bytes_s)
+        flows += len(sources)
+    share = FairShare(_joined(paths) if paths else np.empty((0, 1), np.int32), fabric.bytes_s)
+    paths.clear()
+    at = _joined(first)
     classes = _Classes(
         share,
-        np.concatenate(number),
+        _joined(number),
         at,
-        np.append(at[1:], flows)[: len(at)],
+        np.append(at[1:], np.int32(flows))[: len(at)],
         np.zeros(len(at)),
-        np.zeros(len(at)),
+        np.zeros(len(at), dtype=np.float32),
         np.zeros(len(at), dtype=bool),
     )
-    return np.concatenate(src), np.concatenate(dst), np.concatenate(size), classes
+    return _joined(src), _joined(dst), _joined(size), classes
 
 
-def _grouped(fabric: Fabric, phase: Phase, cost: PhaseCosts) -> tuple[Ints, Ints]:
-    """Order of a phase's flows by class and bytes, and where each class begins in it."""
-    alone = np.arange(len(phase.src))
+def _joined(parts: list[Any]) -> Any:
+    """All arrays in one, without a copy of a single one, which may be large."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _grouped(fabric: Fabric, phase: Phase, cost: PhaseCosts) -> tuple[Ranks, Ranks, Floats, Ranks]:
+    """Senders, receivers and bytes of a phase's flows, by class and bytes; and where each class begins."""
     # Flows that wait for different ranks start at different times, so they have no class in common.
     if phase.after or fabric.lanes == fabric.job.ranks or fabric.port_carries_network:
-        return alone, alone
-    key = fabric.route_keys(phase.src, phase.dst)
-    order = np.lexsort((cost.bytes, key))
-    return order, np.flatnonzero(np.diff(key[order], prepend=-1))
+        return phase.src, phase.dst, cost.bytes, np.arange(len(phase.src), dtype=np.int32)
+    ends = [_narrow(end) for end in fabric.ends(phase.src, phase.dst)]
+    # By bytes, then by where they leave, then by where they enter: each sort keeps the order of the one before.
+    order = np.argsort(cost.bytes)
+    for end in reversed(ends):
+        order = order[np.argsort(end[order], kind="stable")]
+    enters, leaves = (end[order] for end in ends)
+    begins = (enters[1:] != enters[:-1]) | (leaves[1:] != leaves[:-1])
+    starts = np.flatnonzero(np.append(len(order) > 0, begins)).astype(np.int32)
+    return phase.src[order], phase.dst[order], cost.bytes[order], starts
+
+
+def _narrow(numbers: Ranks) -> NDArray[np.generic]:
+    """The same in 16 bits where they fit, which sort several times faster."""
+    return numbers.astype(np.uint16) if numbers.max(initial=0) < 2**16 else numbers
 
 
 def _summary(machine: Machine, schedule: Schedule, costs: list[PhaseCosts], run: _Run) -> Prediction:

@@ -18,7 +18,7 @@ from ciera_piper_core.simulate import ALGORITHMS
 from ciera_piper_core.simulate.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ciera_piper_core.alltoall import TrafficKind
     from ciera_piper_core.simulate import Algorithm
@@ -118,11 +118,11 @@ def read_cells(source: str) -> Cells:
     if path.is_dir():
         path /= "profile.json"
     if not path.exists():
-        paths = _runs(source)
-        return cells_of_rows([row for each in paths for row in _rows_of(each)], f"run {paths[0].name.split('.')[0]}")
+        return _cells_of_run(source)
     if path.suffix == ".json" and (profile := _profile(path)) is not None:
         return cells_of_rows(_rows_of_profile(profile, path), str(path))
-    return cells_of_rows(_rows_of(path), str(path))
+    rows = _parquet_rows([path]) if path.suffix == ".parquet" else _json_rows(path)
+    return cells_of_rows(rows, str(path))
 
 
 def cells_of_rows(rows: Iterable[Mapping[str, Any]], source: str) -> Cells:
@@ -183,21 +183,13 @@ def _why_not(row: Mapping[str, Any], params: Mapping[str, Any]) -> str:
     return ""
 
 
-def _rows_of(path: Path) -> list[Mapping[str, Any]]:
-    """All rows of a file."""
-    try:
-        if path.suffix == ".parquet":
-            return _parquet_rows(path)
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
-    rows = []
-    lines = text.splitlines()
+def _json_rows(path: Path) -> list[Mapping[str, Any]]:
+    """All rows of a file of JSON lines."""
+    lines = _text(path).splitlines()
+    rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
         try:
-            record = json.loads(line)
+            record = json.loads(line) if line.strip() else None
         except json.JSONDecodeError as error:
             if number == len(lines):
                 break  # A run that is still written may end in a torn line.
@@ -207,42 +199,50 @@ def _rows_of(path: Path) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _parquet_rows(path: Path) -> list[Mapping[str, Any]]:
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+
+
+def _parquet_rows(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
+    """The latency rows of the suite in sealed runs; one file may hold several runs."""
     import duckdb
 
-    columns = ("suite", "metric", "params", "value", "unit", "status", "wrong")
-    query = f"SELECT {', '.join(columns)} FROM read_parquet(?) WHERE suite = ? AND metric = ?"
+    columns = ("run_id", "suite", "metric", "params", "value", "unit", "status", "wrong")
+    query = f"SELECT {', '.join(columns)} FROM read_parquet(?, union_by_name = true) WHERE suite = ? AND metric = ?"
     try:
         with duckdb.connect() as connection:
-            found = connection.execute(query, [str(path), SUITE, METRIC]).fetchall()
+            found = connection.execute(query, [[str(path) for path in paths], SUITE, METRIC]).fetchall()
     except duckdb.Error as error:
-        raise ValueError(f"{path}: not a sealed run: {error}") from error
+        raise ValueError(f"{paths[0]}: cannot be read as a sealed run: {error}") from error
     return [dict(zip(columns, values, strict=True)) for values in found]
 
 
-def _runs(name: str) -> list[Path]:
-    """The files of a run, by its id or ``latest``, in the store."""
+def _cells_of_run(name: str) -> Cells:
+    """Of a run in the store, by its id or ``latest``."""
     store = Path(os.environ.get(STORE_VARIABLE) or DEFAULT_STORE)
-    runs = store / "runs"
-    files = sorted(each for each in runs.glob("*") if each.suffix in (".parquet", ".jsonl"))
-    ids = sorted({each.name.split(".")[0] for each in files})
-    wanted = ids[-1] if name == LATEST and ids else name
-    if found := [each for each in files if each.name.split(".")[0] == wanted]:
-        return found
+    files = sorted((store / "runs").glob("*"))
+    sealed = [each for each in files if each.suffix == ".parquet"]
+    rows = _parquet_rows(sealed) if sealed else []
+    for each in files:
+        if each.suffix == ".jsonl":
+            rows += _json_rows(each)
+    runs = {str(row["run_id"]) for row in rows if row["suite"] == SUITE}
+    wanted = max(runs) if name == LATEST and runs else name
+    if wanted in runs:
+        return cells_of_rows([row for row in rows if row["run_id"] == wanted], f"run {wanted}")
     raise ValueError(
-        f"{name!r} is neither a file nor a run of the store {str(store)!r}; give rows of `bench run alltoall --json -`,"
-        " a profile of `bench characterize`, or a run's id (`bench db list` has them)"
+        f"{name!r} is neither a file nor a run of the suite alltoall in the store {str(store)!r}; give rows of"
+        " `bench run alltoall --json -`, a profile of `bench characterize`, or a run's id (`bench db list` has them)"
     )
 
 
 def _profile(path: Path) -> dict[str, Any] | None:
     """The profile in a file; None if it holds something else."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
-    try:
-        record = json.loads(text)
+        record = json.loads(_text(path))
     except json.JSONDecodeError:
         return None  # JSON lines.
     return record if isinstance(record, dict) and "metric" not in record else None

@@ -33,14 +33,15 @@ SECTIONS = (
 """Ids of the page's sections, and their links."""
 
 FIGURE5 = (
-    "All-to-all of the library (ours: flat) from 2 to 64 GPUs. The paper's curves have no printed values, so beside ours"
-    " stands what its text says: bandwidth drops as soon as nodes are crossed, and the mean inside a node is 50 GB/s"
-    " (which is where the specification's 50 GB/s a GPU comes from, so that this agrees by construction). Bandwidth"
-    " here counts the bytes that leave a GPU; which of two usual definitions the paper has is not said."
+    "All-to-all of the library (ours: flat) from 2 to 64 GPUs. The paper's curves have no printed values, so beside"
+    " ours stands what its text says: bandwidth drops as soon as nodes are crossed, and the mean inside a node is 50"
+    " GB/s (which is where the specification's 50 GB/s a GPU comes from, so that this agrees by construction)."
+    " Bandwidth here counts the bytes that leave a GPU; which of two usual definitions the paper has is not said."
 )
 FIGURE8 = (
-    "Speedup of HALO's variants over the library's all-to-all. The paper prints the peaks of each panel, without the"
-    " variant or the size that each belongs to: dashed. Where even the panel is a guess, its title says so and they are dotted."
+    "Speedup of HALO's variants over the library's all-to-all, against the bytes that each GPU sends. The paper prints"
+    " the peaks of each panel, without the variant or the size that each belongs to: dashed. Where even the panel is a"
+    " guess, its title says so and they are dotted."
 )
 DIFFERENCES = (
     "Why they differ: our gain over flat comes from named terms (below) that change smoothly with the number of peers,"
@@ -49,17 +50,20 @@ DIFFERENCES = (
 )
 
 
-def write_page(path: Path, sweep: Sweep, points: Sequence[Point]) -> Path:
+def write_page(path: Path, sweep: Sweep, points: Sequence[Point], notes: Sequence[str] = ()) -> Path:
     """Write the page to ``path``; a reader never sees a part of the file.
+
+    Args:
+        notes: lines about the calibration.
 
     Raises:
         ValueError: the file cannot be written.
     """
     frame.refuse_place(path)
-    return frame.write_page(path, render(sweep, points))
+    return frame.write_page(path, render(sweep, points, notes))
 
 
-def render(sweep: Sweep, points: Sequence[Point]) -> str:
+def render(sweep: Sweep, points: Sequence[Point], notes: Sequence[str] = ()) -> str:
     """The page as one HTML document; the paper's figures are on it where the machine is the paper's."""
     machine = sweep.machine
     beside = compare(machine) if machine.name == MACHINE else None
@@ -68,7 +72,7 @@ def render(sweep: Sweep, points: Sequence[Point]) -> str:
         figure8=escape(f"{FIGURE8} {DIFFERENCES}"),
         claims=escape(f"On par means within {PARITY:.0%}."),
         points=escape(_refused(points)),
-        known=frame.items(line.strip() for line in known_lines(machine)),
+        known=frame.items(line.strip() for line in (*notes, *known_lines(machine))),
     )
     return frame.document(
         title=f"All-to-all on {machine.name}, simulated",
@@ -115,7 +119,9 @@ def _point(point: Point) -> dict[str, Any]:
     }
     if found is None:
         return shown
-    shares = sorted(((name, part / found.seconds) for name, part in found.parts.items() if part), key=lambda each: -each[1])
+    shares = sorted(
+        ((name, part / found.seconds) for name, part in found.parts.items() if part), key=lambda each: -each[1]
+    )
     return shown | {
         "seconds": found.seconds,
         "speedup": point.speedup,

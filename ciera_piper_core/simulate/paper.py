@@ -168,10 +168,8 @@ def _difference(
     else:
         compared = f"{peak / paper[0]:.2f} times the largest that may be this panel's"
     least = min(min(values) for values in speedups.values())
-    if abs(peak / paper[0] - 1) <= NEAR:
-        verdict = "agrees"
-    else:
-        verdict = "ours is higher" if peak > paper[0] else "ours is lower"
+    near = abs(peak / paper[0] - 1) <= NEAR
+    verdict = "agrees" if near else "ours is higher" if peak > paper[0] else "ours is lower"
     return f"{verdict}: {compared}; {where}, our least {least:.2f}"
 
 

@@ -11,12 +11,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from ciera_piper_core.simulate.machine import Machine
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ciera_piper_core.platforms.platform import Term
+    from ciera_piper_core.simulate.machine import Machine
 
 Where = Literal["node", "terms"]
 
@@ -32,10 +31,10 @@ class Parameter:
         name: of the attribute of ``machine.Node`` or ``terms.Terms``. where: of which.
         to_number, to_value: between the attribute's value and the number.
         step: of the number, small beside any that matters; for derivatives.
-        visible: a number that is not unusual: one that is off could be as large.
         low, high: between which the number is.
         cost: a cost of its own, which is off where it cannot be told from others; the rest is left as it was.
         known: the name in ``Machine.known``; empty for a term.
+        nothing: what it means where its best value is 0.
     """
 
     name: str
@@ -43,11 +42,11 @@ class Parameter:
     to_number: Callable[[float], float]
     to_value: Callable[[float], float]
     step: float
-    visible: float
     low: float = 0.0
     high: float = math.inf
     cost: bool = False
     known: str = ""
+    nothing: str = "which show none"
 
     def of(self, machine: Machine) -> float:
         """The number as the machine has it."""
@@ -67,16 +66,16 @@ def _rest(value: float) -> float:
 
 
 PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("nic_bytes_s", "node", _inverse, _inverse, 1e-16, 1e-10, 1 / FASTEST, 1 / SLOWEST, known="inter_node"),
-    Parameter("port_bytes_s", "node", _inverse, _inverse, 1e-16, 1e-10, 1 / FASTEST, 1 / SLOWEST, known="intra_node"),
-    Parameter("message_inter_s", "terms", _same, _same, 1e-10, 1e-5, cost=True),
-    Parameter("message_intra_s", "terms", _same, _same, 1e-10, 1e-5, cost=True),
-    Parameter("copy_bytes_s", "terms", _inverse, _inverse, 1e-16, 1e-10, cost=True),
-    Parameter("phase_start_s", "terms", _same, _same, 1e-10, 1e-5, cost=True),
-    Parameter("overlap_share", "terms", _rest, _rest, 1e-5, 1.0, 0.0, 1.0),
-    Parameter("peers_that_halve", "terms", _inverse, _inverse, 1e-7, 1e-2),
-    Parameter("rail_peers_that_halve", "terms", _inverse, _inverse, 1e-7, 1e-2),
-    Parameter("nic_sharing_loss", "terms", _same, _same, 1e-5, 1.0, 0.0, 1.0),
+    Parameter("nic_bytes_s", "node", _inverse, _inverse, 1e-13, 1 / FASTEST, 1 / SLOWEST, known="inter_node"),
+    Parameter("port_bytes_s", "node", _inverse, _inverse, 1e-13, 1 / FASTEST, 1 / SLOWEST, known="intra_node"),
+    Parameter("message_inter_s", "terms", _same, _same, 1e-9, cost=True),
+    Parameter("message_intra_s", "terms", _same, _same, 1e-9, cost=True),
+    Parameter("copy_bytes_s", "terms", _inverse, _inverse, 1e-13, cost=True),
+    Parameter("phase_start_s", "terms", _same, _same, 1e-9, cost=True),
+    Parameter("overlap_share", "terms", _rest, _rest, 1e-5, 0.0, 1.0, nothing="which show all of it hidden"),
+    Parameter("peers_that_halve", "terms", _inverse, _inverse, 1e-7),
+    Parameter("rail_peers_that_halve", "terms", _inverse, _inverse, 1e-7),
+    Parameter("nic_sharing_loss", "terms", _same, _same, 1e-5, 0.0, 1.0),
 )
 """In order: of two that the cells cannot tell apart, the first is fitted."""
 
@@ -90,7 +89,7 @@ def uncapped(machine: Machine) -> Machine:
     """The machine with room for an incast that it does not count yet."""
     off = {cap: UNCAPPED for name, cap in CAPS.items() if getattr(machine.terms, cap) == 1}
     free = {name: math.inf for name, cap in CAPS.items() if cap in off}
-    return replace(machine, terms=replace(machine.terms, **off, **free))
+    return replace(machine, terms=replace(machine.terms, **off, **free))  # type: ignore[arg-type]  # floats, all of them
 
 
 def with_numbers(machine: Machine, numbers: Mapping[str, float]) -> Machine:

@@ -31,6 +31,9 @@ NETWORKS: Mapping[str, type] = {
 }
 """Networks by the ``kind`` of a file's ``[network]`` table; its other keys are the network's attributes."""
 
+COPY_SAMPLE_BYTES = 1e9
+"""Of a pass over memory whose rate stands for packing."""
+
 
 def names() -> list[str]:
     """Names of the built-in machines."""
@@ -58,23 +61,20 @@ def load_machine(text: str) -> Machine:
 
 
 def from_platform(platform: Platform) -> Machine:
-    """A machine from what the planner knows of it, and from the networks and terms that are built in by its name."""
-    built_in = _built_in().get(platform.name, {})
+    """A machine from what the planner knows of it, and the terms that ``machine_terms.toml`` has for its name."""
     entry = topology.Entry(platform.nics_per_node, max(platform.nic_bytes_s * platform.nic_share, 1.0))
-    if "network" in built_in:
-        network = _network(platform.name, built_in["network"])
-    else:
-        network = _network_of(platform, entry)
     terms = Terms(
         message_intra_s=platform.message_seconds.intra,
         message_inter_s=platform.message_seconds.inter,
         peers_that_halve=platform.congestion.peers_that_halve,
         incast_most=platform.congestion.most,
+        copy_bytes_s=COPY_SAMPLE_BYTES / float(platform.rates.memory_seconds(COPY_SAMPLE_BYTES)),
         known={
             "message_intra_s": platform.terms["messages"],
             "message_inter_s": platform.terms["messages"],
             "peers_that_halve": platform.terms["congestion"],
             "incast_most": platform.terms["congestion"],
+            "copy_bytes_s": platform.terms["memory_bandwidth"],
         },
     )
     return Machine(
@@ -85,8 +85,8 @@ def from_platform(platform: Platform) -> Machine:
             entry.nics,
             entry.nic_bytes_s,
         ),
-        network,
-        _with_terms(platform.name, terms, built_in.get("terms", {})),
+        _network_of(platform, entry),
+        _with_terms(platform.name, terms, _built_in_terms().get(platform.name, {})),
         platform.max_gpus,
         {name: platform.terms[name] for name in BANDWIDTHS},
     )
@@ -183,6 +183,8 @@ def _with_terms(name: str, terms: Terms, table: Mapping[str, Any]) -> Terms:
             raise ValueError(
                 f"machine {name!r}: the source of {term} must begin with measured, specified or assumed and a colon"
             )
+        if not isinstance(entry["value"], (int, float)) or isinstance(entry["value"], bool):
+            raise ValueError(f"machine {name!r}: the value of {term} must be a number, not {entry['value']!r}")
         values[term], how[term] = float(entry["value"]), Term(status, text)  # type: ignore[arg-type]  # just checked
     try:
         return replace(terms, **values, known={**terms.known, **how})  # type: ignore[arg-type]
@@ -191,6 +193,6 @@ def _with_terms(name: str, terms: Terms, table: Mapping[str, Any]) -> Terms:
 
 
 @functools.cache
-def _built_in() -> dict[str, dict[str, Any]]:
-    text = files("ciera_piper_core.simulate").joinpath("networks.toml").read_text(encoding="utf-8")
+def _built_in_terms() -> dict[str, dict[str, Any]]:
+    text = files("ciera_piper_core.simulate").joinpath("machine_terms.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import secrets
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ciera_piper_core.alltoall.router_trace import read_trace
+from ciera_piper_core.alltoall.traffic_steps import REPLAY
+from ciera_piper_core.simulate.machine import BANDWIDTHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,6 +33,14 @@ METRICS = {
 }
 """Unit, direction and definition of each metric. The value of ``bottleneck`` is the share of the time that goes to
 the resource which the parameter ``resource`` names."""
+
+
+def known_names(machine: Machine) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the machine's rates and counted terms that were measured, and of all others."""
+    terms = machine.terms
+    rates = [(name, machine.known[name].status == "measured") for name in BANDWIDTHS if name in machine.known]
+    measured = tuple(name for name, was in rates if was)
+    return (*measured, *terms.measured), (*(name for name, was in rates if not was), *terms.assumed)
 
 
 def rows(points: Iterable[Point], machine: Machine, seed: int) -> Iterator[dict[str, Any]]:
@@ -89,29 +102,36 @@ def _params(point: Point, machine: Machine, seed: int) -> dict[str, int | float 
         "backend": "simulated",
         "platform": machine.name,
     }
-    if point.traffic != "uniform":
+    if point.traffic.startswith(REPLAY):
+        if point.prediction is not None:
+            params["trace"] = read_trace(Path(point.traffic.removeprefix(REPLAY))).digest
+    elif point.traffic != "uniform":
         params["seed"] = seed
     if (found := point.prediction) is not None:
         params["engine"] = found.engine
-        params["terms_measured"] = "+".join(found.measured) or "none"
-        params["terms_assumed"] = "+".join(found.assumed) or "none"
+        measured, assumed = known_names(machine)
+        params["measured"] = "+".join(measured) or "none"
+        params["assumed"] = "+".join(assumed) or "none"
         if found.fallback:
             params["fallback"] = found.fallback
     return params
 
 
 def _values(point: Point) -> dict[str, float | None]:
+    """Values by metric; the flat algorithm is not compared with itself."""
+    names = [name for name in METRICS if name != "speedup_over_flat" or point.algorithm != "flat"]
     if point.prediction is None:
-        return dict.fromkeys(METRICS)
+        return dict.fromkeys(names)
     seconds = point.prediction.seconds
     algbw = point.largest_bytes / seconds / 1e9
-    return {
+    values = {
         "latency": seconds * 1e6,
         "algbw": algbw,
         "busbw": algbw * (point.ranks - 1) / point.ranks,
         "speedup_over_flat": point.speedup,
         "bottleneck": point.bottleneck_share,
     }
+    return {name: values[name] for name in names}
 
 
 def _canonical(value: int | float | str | bool) -> str:

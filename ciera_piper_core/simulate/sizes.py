@@ -73,7 +73,7 @@ def parse_size(text: str) -> int:
     if match is None or unit not in FACTORS:
         raise ValueError(f"--bytes: {shorten(text)!r} is no size; write bytes (4096), 1MiB or 1MB")
     decimals = match[2] or ""
-    scaled, rest = divmod(int(match[1] + decimals) * FACTORS[unit], 10 ** len(decimals))
+    scaled, rest = divmod(int(match[1] + decimals) * FACTORS[unit], int(10 ** len(decimals)))
     if rest or not 1 <= scaled <= MOST_BYTES:
         raise ValueError(f"--bytes: {text!r} is no whole number of bytes from 1 to 1 PiB")
     return scaled

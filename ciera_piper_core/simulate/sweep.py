@@ -1,26 +1,39 @@
-"""A sweep: every algorithm at every number of ranks and every size, on one machine, over one kind of traffic or more."""
+"""A sweep: every algorithm at every number of ranks and every size, on one machine, over kinds of traffic."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ciera_piper_core.alltoall import TRAFFIC_KINDS
+from ciera_piper_core.alltoall.router_trace import MOST_STEPS
+from ciera_piper_core.alltoall.traffic import MAX_ROWS
+from ciera_piper_core.alltoall.traffic_steps import (
+    MOST_ROTATION_STEPS,
+    REPLAY,
+    ROTATING,
+    known_traffic,
+    traffic_steps,
+)
+from ciera_piper_core.models.wording import shorten
 from ciera_piper_core.simulate import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ciera_piper_core.alltoall import TrafficKind
     from ciera_piper_core.simulate import Algorithm
     from ciera_piper_core.simulate.machine import Machine
     from ciera_piper_core.simulate.prediction import Prediction
 
 ROW_BYTES = 64
-"""Skewed traffic is dealt out in rows of this size, as the suite ``alltoall`` does, so that both mean the same matrix."""
+"""Skewed traffic is dealt out in rows of this size, as in the suite ``alltoall``, so that both mean the same matrix."""
 
-MOST_RANKS_OF_MATRIX = 1 << 13
-"""A traffic matrix of more ranks takes more than 512 MiB."""
+TRAFFIC_TEXTS = (*TRAFFIC_KINDS, ROTATING, f"{REPLAY}FILE")
+"""Kinds of traffic, as people may name them."""
+
+MOST_ENTRIES = 1 << 26
+"""Entries of the traffic matrices of one exchange, over its steps; more take more than 512 MiB."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,8 @@ class Sweep:
         ranks: numbers of ranks, one a GPU, on as few nodes as possible.
         sizes: bytes that each rank sends before skew takes effect, its share for itself included.
         algorithms: that are predicted; the flat one is beside them in any case, as what they are compared with.
-        traffic: kinds of ``alltoall.traffic``.
+        traffic: kinds of ``alltoall.traffic_steps``. One of several steps (a hot spot that moves, a trace) counts
+            with its median step, as a measured median does.
         seed: which ranks are hot or idle.
 
     Raises:
@@ -43,14 +57,16 @@ class Sweep:
     ranks: tuple[int, ...]
     sizes: tuple[int, ...]
     algorithms: tuple[Algorithm, ...] = ALGORITHMS
-    traffic: tuple[TrafficKind, ...] = ("uniform",)
+    traffic: tuple[str, ...] = ("uniform",)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for what, values, known in (("algorithm", self.algorithms, ALGORITHMS), ("traffic", self.traffic, TRAFFIC_KINDS)):
-            for value in values:
-                if value not in known:
-                    raise ValueError(f"unknown {what} {value!r}; known: {', '.join(known)}")
+        for algorithm in self.algorithms:
+            if algorithm not in ALGORITHMS:
+                raise ValueError(f"unknown algorithm {algorithm!r}; known: {', '.join(ALGORITHMS)}")
+        for kind in self.traffic:
+            if not known_traffic(kind):
+                raise ValueError(f"unknown traffic {shorten(kind)!r}; known: {', '.join(TRAFFIC_TEXTS)}")
         for name in ("ranks", "sizes", "algorithms", "traffic"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -79,7 +95,7 @@ class Point:
     ranks: int
     nodes: int
     size: int
-    traffic: TrafficKind
+    traffic: str
     prediction: Prediction | None = None
     reason: str = ""
     flat_s: float | None = None
@@ -133,16 +149,15 @@ def machine_reason(sweep: Sweep, ranks: int) -> str:
     return ""
 
 
-def size_reason(traffic: TrafficKind, ranks: int, size: int) -> str:
+def size_reason(traffic: str, ranks: int, size: int) -> str:
     """Why there is no exchange of that size; empty if there is one."""
-    from ciera_piper_core.alltoall.traffic import MAX_ROWS
-
     if traffic == "uniform":
         return "" if size >= ranks else f"{size} bytes give {ranks} ranks less than a byte each"
     if traffic == "idle_rank" and ranks <= 2:
         return "without one of two ranks, nobody is left to talk to"
-    if ranks > MOST_RANKS_OF_MATRIX:
-        return f"a traffic matrix has at most {MOST_RANKS_OF_MATRIX} ranks; more are predicted for uniform traffic alone"
+    steps = MOST_ROTATION_STEPS if traffic == ROTATING else MOST_STEPS if traffic.startswith(REPLAY) else 1
+    if ranks > (most := math.isqrt(MOST_ENTRIES // steps)):
+        return f"matrices of {traffic} traffic have at most {most} ranks; uniform traffic has no such limit"
     if size % ROW_BYTES:
         return f"{size} bytes are no whole rows of {ROW_BYTES} bytes, in which {traffic} traffic is dealt out"
     if size < ranks * ROW_BYTES:
@@ -157,23 +172,25 @@ def _with_flat(sweep: Sweep) -> tuple[Algorithm, ...]:
 
 
 def _points(
-    sweep: Sweep, traffic: TrafficKind, ranks: int, size: int, nodes: int, found: dict[Algorithm, Prediction], largest: int
+    sweep: Sweep,
+    traffic: str,
+    ranks: int,
+    size: int,
+    nodes: int,
+    found: dict[Algorithm, Prediction],
+    largest: int,
 ) -> Iterator[Point]:
     for algorithm in sweep.algorithms:
-        yield Point(
-            algorithm, ranks, nodes, size, traffic, found[algorithm], "", found["flat"].seconds, largest
-        )
+        yield Point(algorithm, ranks, nodes, size, traffic, found[algorithm], "", found["flat"].seconds, largest)
 
 
-def _refused(sweep: Sweep, traffic: TrafficKind, ranks: int, size: int, reason: str) -> Iterator[Point]:
+def _refused(sweep: Sweep, traffic: str, ranks: int, size: int, reason: str) -> Iterator[Point]:
     nodes = -(-ranks // sweep.machine.node.gpus)
     for algorithm in sweep.algorithms:
         yield Point(algorithm, ranks, nodes, size, traffic, reason=reason)
 
 
-def _uniform(
-    sweep: Sweep, traffic: TrafficKind, ranks: int, progress: Callable[[str], None]
-) -> Iterator[Point]:
+def _uniform(sweep: Sweep, traffic: str, ranks: int, progress: Callable[[str], None]) -> Iterator[Point]:
     from ciera_piper_core.simulate.closed_form import UniformModel
 
     unplaced = machine_reason(sweep, ranks)
@@ -186,10 +203,7 @@ def _uniform(
         yield from _points(sweep, traffic, ranks, size, found["flat"].nodes, found, size)
 
 
-def _skewed(
-    sweep: Sweep, traffic: TrafficKind, ranks: int, progress: Callable[[str], None]
-) -> Iterator[Point]:
-    from ciera_piper_core.alltoall.traffic import traffic_matrix
+def _skewed(sweep: Sweep, traffic: str, ranks: int, progress: Callable[[str], None]) -> Iterator[Point]:
     from ciera_piper_core.simulate.flows import schedule
     from ciera_piper_core.simulate.fluid import predict
 
@@ -199,10 +213,16 @@ def _skewed(
             yield from _refused(sweep, traffic, ranks, size, reason)
             continue
         job = sweep.machine.job(ranks)
-        matrix = traffic_matrix(traffic, ranks, size // ROW_BYTES, sweep.seed) * ROW_BYTES
-        largest = int(max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max()))
+        try:
+            matrices = traffic_steps(traffic, ranks, size // ROW_BYTES, sweep.seed) * ROW_BYTES
+        except ValueError as error:
+            # A trace that is not there, or one of fewer experts than ranks.
+            yield from _refused(sweep, traffic, ranks, size, str(error))
+            continue
+        largest = int(max(matrices.sum(axis=1).max(), matrices.sum(axis=2).max()))
         found = {}
         for name in _with_flat(sweep):
             progress(f"{traffic} traffic, {ranks} GPUs, {size} bytes, {name}")
-            found[name] = predict(sweep.machine, schedule(name, job, matrix))
+            steps = [predict(sweep.machine, schedule(name, job, matrix)) for matrix in matrices]
+            found[name] = sorted(steps, key=lambda step: step.seconds)[(len(steps) - 1) // 2]
         yield from _points(sweep, traffic, ranks, size, job.nodes, found, largest)

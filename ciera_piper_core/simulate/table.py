@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ciera_piper_core.planner.formatting import seconds
 from ciera_piper_core.planner.terminal import table
+from ciera_piper_core.simulate.record import known_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,11 +25,12 @@ SHORT: dict[Bottleneck, str] = {"intra-node": "node", "message rate": "rate", "p
 FACTORS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 
 
-def sweep_text(sweep: Sweep, points: Sequence[Point], every: bool = False) -> str:
+def sweep_text(sweep: Sweep, points: Sequence[Point], every: bool = False, notes: Sequence[str] = ()) -> str:
     """The table of each kind of traffic, with what stands behind the numbers.
 
     Args:
         every: whether all sizes are shown.
+        notes: lines about the calibration.
     """
     shown = sweep.sizes if every else chosen_sizes(sweep.sizes)
     blocks = [f"all-to-all on {sweep.machine.name}: {sweep.machine.network.name}"]
@@ -36,7 +38,7 @@ def sweep_text(sweep: Sweep, points: Sequence[Point], every: bool = False) -> st
         kept = [point for point in points if point.traffic == traffic and point.size in shown]
         blocks.append(f"{traffic} traffic\n{_table(sweep, kept)}")
     blocks.append(_notes(sweep, points, len(shown)))
-    blocks.append("\n".join(known_lines(sweep.machine)))
+    blocks.append("\n".join((*notes, *known_lines(sweep.machine))))
     return "\n\n".join(blocks)
 
 
@@ -67,10 +69,9 @@ def chosen_sizes(sizes: Sequence[int], most: int = SIZES_SHOWN) -> tuple[int, ..
 
 
 def known_lines(machine: Machine) -> list[str]:
-    """Which terms were measured and which were not, and each with its source."""
-    terms = machine.terms
-    measured = ", ".join(terms.measured) or "none"
-    return [f"terms that were measured on this machine: {measured}; all others are specified or assumed:"] + [
+    """Which rates and terms were measured and which were not, and each with its source."""
+    measured = ", ".join(known_names(machine)[0]) or "none"
+    return [f"measured on this machine: {measured}; all others are specified or assumed:"] + [
         f"  {line}" for line in machine.describe()
     ]
 

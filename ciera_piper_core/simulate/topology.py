@@ -335,4 +335,6 @@ def _pooled(unit_number: Ints, domain: Ints, layers: list[tuple[Ints, int, float
         rates.append(np.full(2 * len(parts), bytes_s, dtype=np.float64))
     empty = np.empty(0, dtype=np.int64)
     kind_of_link = np.concatenate([empty, *kinds])
-    return Routes(unit, np.unique(domain, return_inverse=True)[1], kind_of_link, np.concatenate([empty * 1.0, *rates]), table)
+    return Routes(
+        unit, np.unique(domain, return_inverse=True)[1], kind_of_link, np.concatenate([empty * 1.0, *rates]), table
+    )

@@ -18,9 +18,17 @@ from tests.gloo_world import run_world
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch.distributed as dist
+
     from bench.suite import Context
 
 PLACEMENT = Placement(((0, 3), (1, 2)))
+
+
+def group_of(context: Context) -> dist.ProcessGroup:
+    """The group of all ranks, which a world of several has."""
+    assert context.group.data is not None
+    return context.group.data
 
 
 def favouring(name: str, nodes: int = 2, ranks: int = 4) -> Crossovers:
@@ -48,12 +56,12 @@ def test_rows_go_where_they_belong_there_and_back(name: str, tmp_path: Path) -> 
 
     def body(context: Context) -> tuple[str, bool]:
         rank = context.group.rank
-        made = AutoAllToAll(context.group.data, PLACEMENT, profile=favouring(name), check_splits=True)
+        made = AutoAllToAll(group_of(context), PLACEMENT, profile=favouring(name), check_splits=True)
         send_splits, recv_splits = matrix[rank].tolist(), matrix[:, rank].tolist()
         send = sent_by(rank, matrix).requires_grad_()
         received = differentiable(made, send, send_splits, recv_splits)
         expected = torch.cat([sent_by(source, matrix)[sent_by(source, matrix)[:, 1] == rank] for source in range(4)])
-        (received * received.detach()).sum().backward()
+        (received * received.detach()).sum().backward()  # type: ignore[no-untyped-call]
         # What comes back are the rows themselves.
         right = torch.equal(received, expected) and torch.equal(send.grad, send)  # type: ignore[arg-type]
         even = torch.arange(8.0).reshape(8, 1) + 100 * rank
@@ -71,9 +79,7 @@ def test_what_passes_through_is_what_the_algorithm_would_have_asked_for(name: st
 
     def body(context: Context) -> None:
         rank = context.group.rank
-        plan = make_all_to_all(name, context.group.data, PLACEMENT).plan(
-            matrix[rank].tolist(), matrix[:, rank].tolist()
-        )
+        plan = make_all_to_all(name, group_of(context), PLACEMENT).plan(matrix[rank].tolist(), matrix[:, rank].tolist())
         assert transit(name, matrix, PLACEMENT, rank) == plan.transit
         assert transit(name, matrix.T, PLACEMENT, rank) == plan.reverse_transit
 
@@ -88,7 +94,7 @@ def test_above_the_matrix_limit_the_algorithms_count_for_themselves(
 
     def body(context: Context) -> bool:
         rank = context.group.rank
-        made = AutoAllToAll(context.group.data, PLACEMENT, profile=favouring("halo_v2"))
+        made = AutoAllToAll(group_of(context), PLACEMENT, profile=favouring("halo_v2"))
         plan = made.plan(matrix[rank].tolist(), matrix[:, rank].tolist())
         assert isinstance(plan, AutoPlan)
         assert plan.matrix is None
@@ -113,7 +119,7 @@ def test_size_and_skew_decide_alike_on_all_ranks(tmp_path: Path) -> None:
 
     def body(context: Context) -> list[str]:
         rank = context.group.rank
-        made = AutoAllToAll(context.group.data, PLACEMENT, profile=table if rank == 0 else None)
+        made = AutoAllToAll(group_of(context), PLACEMENT, profile=table if rank == 0 else None)
         used = []
         for rows in (4, 4000):
             # All of it from rank 0 to the others.
@@ -129,14 +135,63 @@ def test_size_and_skew_decide_alike_on_all_ranks(tmp_path: Path) -> None:
     assert run_world(4, body, tmp_path) == [["halo_v1", "flat"]] * 4
 
 
+def test_while_flat_serves_splits_are_gathered_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "REFRESH", 4)
+    matrix = rows_between(4)
+
+    def body(context: Context) -> list[list[bool]]:
+        rank, results = context.group.rank, []
+        for name in ("flat", "halo_v1"):
+            made = AutoAllToAll(group_of(context), PLACEMENT, profile=favouring(name))
+            gathered = []
+            for _ in range(9):
+                plan = made.plan(matrix[rank].tolist(), matrix[:, rank].tolist())
+                assert isinstance(plan, AutoPlan)
+                assert plan.mean_rows == matrix.sum() / 4
+                gathered.append(plan.matrix is not None)
+                made.run(plan, sent_by(rank, matrix), torch.empty(int(matrix[:, rank].sum()), 3))
+            results.append(gathered)
+        return results
+
+    every_fourth = [number % 4 == 0 for number in range(9)]
+    assert run_world(4, body, tmp_path) == [[every_fourth, [True] * 9]] * 4
+
+
+def test_when_traffic_grows_the_choice_follows_at_the_next_gathering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then all ranks go by what they knew, and a hierarchical algorithm would count for itself."""
+    monkeypatch.setattr(auto, "REFRESH", 3)
+    times = {"flat": (1e-4, 9e-3), "halo_v1": (9e-4, 1e-3)}
+    points = [
+        (name, 2, 4, "hot_rank", size, seconds)
+        for name, row in times.items()
+        for size, seconds in zip((1e3, 1e6), row, strict=True)
+    ]
+    table = from_points(points, {("hot_rank", 4): 2.5}, "a test")
+
+    def body(context: Context) -> list[str]:
+        made, used = AutoAllToAll(group_of(context), PLACEMENT, profile=table), []
+        for rows in (1, 2000, 2000, 2000, 1, 1):
+            splits = [rows] * 4
+            plan = made.plan(splits, splits)
+            made.run(plan, torch.zeros(4 * rows, 64), torch.empty(4 * rows, 64))
+            assert isinstance(plan, AutoPlan)
+            used += list(plan.inner)
+        return used
+
+    expected = ["flat", "flat", "flat", "halo_v1", "flat", "flat"]
+    assert run_world(4, body, tmp_path) == [expected] * 4
+
+
 def test_without_a_profile_it_measures_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "SIZES", (1024, 8192))
     monkeypatch.setattr(calibration, "ROUNDS", 2)
 
     def body(context: Context) -> tuple[list[tuple[str, str, list[float]]], bool]:
-        first = AutoAllToAll(context.group.data, even_placement(4, 2))
+        first = AutoAllToAll(group_of(context), even_placement(4, 2))
         # A profile of another placement says nothing here.
-        again = AutoAllToAll(context.group.data, even_placement(4, 2), profile=favouring("flat", 16, 64))
+        again = AutoAllToAll(group_of(context), even_placement(4, 2), profile=favouring("flat", 16, 64))
         curves = first.crossovers.curves
         return [(one.algorithm, one.traffic, one.seconds.seconds.tolist()) for one in curves], (
             first.crossovers is again.crossovers
@@ -155,7 +210,7 @@ def test_without_a_profile_it_measures_once(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("placement", [even_placement(4, 4), even_placement(4, 1), Placement(((0, 1, 2), (3,)))])
 def test_where_only_flat_is_possible_nothing_is_measured(placement: Placement, tmp_path: Path) -> None:
     def body(context: Context) -> tuple[str, int]:
-        made = AutoAllToAll(context.group.data, placement)
+        made = AutoAllToAll(group_of(context), placement)
         assert made.fallback_reason is not None
         return made.explain(1e6).reason, len(made.crossovers.curves)
 
@@ -169,13 +224,13 @@ def test_a_profile_that_cannot_be_read_is_an_error_on_all_ranks(tmp_path: Path) 
         # Only rank 0 reads it.
         path = tmp_path / "gone.json" if context.group.rank == 0 else None
         with pytest.raises(ValueError, match="cannot read profile"):
-            AutoAllToAll(context.group.data, PLACEMENT, profile=path)
+            AutoAllToAll(group_of(context), PLACEMENT, profile=path)
 
     run_world(4, body, tmp_path)
 
 
 def test_auto_by_name(tmp_path: Path) -> None:
     def body(context: Context) -> str:
-        return make_all_to_all("auto", context.group.data, PLACEMENT, profile=favouring("two_phase")).name
+        return make_all_to_all("auto", group_of(context), PLACEMENT, profile=favouring("two_phase")).name
 
     assert run_world(4, body, tmp_path) == ["auto"] * 4

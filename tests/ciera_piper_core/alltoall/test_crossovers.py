@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ciera_piper_core.alltoall.crossovers import CHOICES, Crossovers, from_points, from_profile, kind_skew
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIZES = (1024.0, 16384.0, 262144.0)
 
@@ -58,12 +56,26 @@ def test_between_and_beyond_sizes() -> None:
 
 def test_the_nearest_skew_counts() -> None:
     hot = points_of({"flat": (900, 900, 900), "two_phase": (300, 300, 300)}, traffic="hot_rank")
-    table = from_points([*points_of(TIMES), *hot], SKEWS, "p")
-    assert table.choose(4, 8, 1024, 1.2).algorithm == "halo_v1"
-    assert table.choose(4, 8, 1024, 4.0).algorithm == "two_phase"
-    # The middle between 1 and 4.5, by ratio, is 2.12.
-    assert table.choose(4, 8, 1024, 2.0).algorithm == "halo_v1"
-    assert table.choose(4, 8, 1024, 2.3).algorithm == "two_phase"
+    idle = points_of({"flat": (900, 900, 900), "halo_v2": (300, 300, 300)}, traffic="idle_rank")
+    table = from_points([*points_of(TIMES), *hot, *idle], {**SKEWS, ("idle_rank", 8): 8 / 7}, "p")
+
+    def chosen(skewed: float) -> str:
+        return table.choose(4, 8, 1024, skewed, equal=False).algorithm
+
+    assert chosen(1.0) == chosen(1.2) == "halo_v2"
+    assert chosen(4.0) == chosen(8.0) == "two_phase"
+    # The middle between 1.14 and 4.5, by ratio, is 2.27.
+    assert chosen(2.2) == "halo_v2"
+    assert chosen(2.3) == "two_phase"
+    # Equal shares are what uniform traffic has.
+    assert table.choose(4, 8, 1024).algorithm == "halo_v1"
+
+
+def test_uneven_shares_go_by_uniform_traffic_if_there_is_no_other() -> None:
+    table = from_points(points_of(TIMES), SKEWS, "p")
+    assert table.choose(4, 8, 1024, 2.0, equal=False).algorithm == "halo_v1"
+    hot = points_of({"flat": (900, 900, 900), "two_phase": (300, 300, 300)}, traffic="hot_rank")
+    assert from_points(hot, SKEWS, "p").choose(4, 8, 1024).algorithm == "two_phase"
 
 
 def test_a_placement_up_to_twice_as_large_borrows_and_says_so() -> None:
@@ -105,6 +117,8 @@ def curve(algorithm: str, microseconds: float, **changes: Any) -> dict[str, Any]
         "traffic": "uniform",
         "ranks": 8,
         "nodes": 4,
+        "device": "cpu",
+        "scope": "cluster",
         "points": [{"bytes": 1024, "latency_us": microseconds}],
         **changes,
     }
@@ -120,6 +134,8 @@ def test_a_profile_gives_curves_of_the_suite(tmp_path: Path) -> None:
         curve("two_phase", 1, suite="other"),
         curve("two_phase", 2, traffic="hot_rank"),
         curve("flat", 8, traffic="hot_rank"),
+        curve("halo_v2", 1, scope="lab"),
+        curve("halo_v2", 1, device="cuda"),
     ]
     path.write_text(profile_with(curves))
     for given in (path, tmp_path):
@@ -131,7 +147,19 @@ def test_a_profile_gives_curves_of_the_suite(tmp_path: Path) -> None:
             ("two_phase", "hot_rank"),
         }
         assert table.choose(4, 8, 1024).algorithm == "halo_v1"
-        assert table.choose(4, 8, 1024, 4.4).algorithm == "two_phase"
+        assert table.choose(4, 8, 1024, 4.4, equal=False).algorithm == "two_phase"
+
+
+def test_an_emulated_network_counts_where_no_real_one_does(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(profile_with([curve("flat", 9, scope="lab"), curve("halo_v2", 1, scope="lab")]))
+    assert from_profile(path).choose(4, 8, 1024).algorithm == "halo_v2"
+    assert from_profile(path, "cuda").curves == from_profile(path).curves[:0]
+
+
+def test_a_profile_of_flat_alone_offers_no_choice() -> None:
+    data = Path(__file__).resolve().parents[2] / "data" / "platform_profile_cpu.json"
+    assert from_profile(data).curves == ()
 
 
 @pytest.mark.parametrize(

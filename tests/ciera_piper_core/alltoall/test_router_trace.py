@@ -59,7 +59,7 @@ def test_what_is_no_trace_is_refused_by_line(lines: list[object], message: str, 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot read router trace .*gone: No such file"):
+    with pytest.raises(ValueError, match=r"cannot read router trace .*gone: No such file"):
         read_trace(tmp_path / "gone")
 
 

@@ -36,7 +36,9 @@ def makespan(fabric: Fabric, schedule: Schedule) -> float:
     flows = []
     for number, phase in enumerate(schedule.phases):
         paths = fabric.paths(phase.src, phase.dst)
-        for src, dst, size, path in zip(phase.src.tolist(), phase.dst.tolist(), phase.bytes.tolist(), paths.tolist(), strict=True):
+        for src, dst, size, path in zip(
+            phase.src.tolist(), phase.dst.tolist(), phase.bytes.tolist(), paths.tolist(), strict=True
+        ):
             flows.append([number, src, dst, Fraction(size), [link for link in path if link >= 0]])
     now = Fraction(0)
     left = list(flows)

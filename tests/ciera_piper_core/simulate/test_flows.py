@@ -116,9 +116,7 @@ def test_copies_that_cross_once_shorten_only_what_crosses(algorithm: str) -> Non
 
 def test_packing_reads_and_writes_what_changes_its_order() -> None:
     job = Job.even(8, 4)
-    copied = {
-        phase.name: phase.copied for phase in schedule("halo_v1", job, uniform_matrix(8, 64.0)).phases
-    }
+    copied = {phase.name: phase.copied for phase in schedule("halo_v1", job, uniform_matrix(8, 64.0)).phases}
     assert copied["intra"] is None
     assert copied["inter"] is not None
     assert copied["inter"].tolist() == copied["redistribute"].tolist() == [2 * 32.0] * 8  # type: ignore[union-attr]

@@ -16,9 +16,7 @@ LINKS = 6
 @st.composite
 def networks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     bytes_s = draw(st.lists(st.integers(1, 8), min_size=LINKS, max_size=LINKS))
-    paths = draw(
-        st.lists(st.sets(st.integers(0, LINKS - 1), min_size=1, max_size=4), min_size=1, max_size=12)
-    )
+    paths = draw(st.lists(st.sets(st.integers(0, LINKS - 1), min_size=1, max_size=4), min_size=1, max_size=12))
     flows = draw(st.lists(st.integers(0, 3), min_size=len(paths), max_size=len(paths)))
     table = np.array([[*path, *[-1] * (4 - len(path))] for path in paths], dtype=np.int32)
     return table, np.array(bytes_s, dtype=np.float64), np.array(flows, dtype=np.float64)
@@ -28,9 +26,15 @@ def networks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @settings(max_examples=200, deadline=None)
 def test_rates_are_those_of_single_flows(network: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     paths, bytes_s, flows = network
-    single = [[link for link in path if link >= 0] for path, n in zip(paths.tolist(), flows, strict=True) for _ in range(int(n))]
+    single = [
+        [link for link in path if link >= 0]
+        for path, n in zip(paths.tolist(), flows, strict=True)
+        for _ in range(int(n))
+    ]
     expected = np.zeros(len(flows))
-    expected[np.repeat(np.arange(len(flows)), flows.astype(int))] = [float(rate) for rate in fair_rates(single, bytes_s)]
+    expected[np.repeat(np.arange(len(flows)), flows.astype(int))] = [
+        float(rate) for rate in fair_rates(single, bytes_s)
+    ]
     np.testing.assert_allclose(FairShare(paths, bytes_s).rates(flows), expected, rtol=1e-9)
 
 

@@ -93,9 +93,15 @@ def test_the_paper_s_peaks_are_drawn_in_their_panels(browser: Browser, page: Pat
         "return document.querySelector('#figure8 .plot').data.filter((trace) => trace.name.startsWith('Piper'))"
         ".map((trace) => [trace.yaxis, trace.y[0]])"
     )
-    wanted = [[f"y{place + 1 if place else ''}", peak] for place, each in enumerate(compare(FRONTIER).figure8) for peak in each.paper]
+    wanted = [
+        [f"y{place + 1 if place else ''}", peak]
+        for place, each in enumerate(compare(FRONTIER).figure8)
+        for peak in each.paper
+    ]
     assert panels == wanted
-    rows = browser.run("return [...document.querySelectorAll('#figure8 tbody tr')].map((row) => row.cells[2].textContent)")
+    rows = browser.run(
+        "return [...document.querySelectorAll('#figure8 tbody tr')].map((row) => row.cells[2].textContent)"
+    )
     assert rows[1] == "8.06x, 8.03x, 7.92x"
     assert [text.endswith("a guess") for text in rows] == [False] * 3 + [True] * 3
 

@@ -20,7 +20,14 @@ def claim(beside: Comparison, words: str) -> bool:
 
 
 def test_figure_5_has_its_gpus_and_the_closed_form_s_bandwidth() -> None:
-    assert [(curve.gpus, curve.nodes) for curve in BESIDE.figure5] == [(2, 1), (4, 1), (8, 1), (16, 2), (32, 4), (64, 8)]
+    assert [(curve.gpus, curve.nodes) for curve in BESIDE.figure5] == [
+        (2, 1),
+        (4, 1),
+        (8, 1),
+        (16, 2),
+        (32, 4),
+        (64, 8),
+    ]
     for curve in BESIDE.figure5:
         model = UniformModel.build(FRONTIER, "flat", curve.gpus)
         for size, rate in zip(curve.sizes, curve.bytes_s, strict=True):

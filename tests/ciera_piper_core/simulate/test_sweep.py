@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ciera_piper_core.alltoall.traffic import traffic_matrix
+from ciera_piper_core.alltoall.traffic_steps import traffic_steps
 from ciera_piper_core.simulate import ALGORITHMS
 from ciera_piper_core.simulate.closed_form import UniformModel
 from ciera_piper_core.simulate.flows import schedule
 from ciera_piper_core.simulate.fluid import predict
-from ciera_piper_core.simulate.machine import Machine
 from ciera_piper_core.simulate.platforms import load_machine
 from ciera_piper_core.simulate.sweep import ROW_BYTES, Point, Sweep, predict_sweep, size_reason
 from suites import alltoall as suite
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FRONTIER = load_machine("frontier")
 DEFAULT = Sweep(FRONTIER, tuple(2**power for power in range(1, 13)), tuple(2**power for power in range(13, 33)))
@@ -81,6 +85,25 @@ def test_the_seed_places_the_hot_rank() -> None:
     assert seconds(1) != seconds(2)
 
 
+def test_traffic_of_several_steps_counts_with_its_median_step(tmp_path: Path) -> None:
+    (rotating,) = predict_sweep(Sweep(FRONTIER, (16,), (1 << 20,), ("halo_v1",), ("rotating_hot_rank",), 3))
+    steps = traffic_steps("rotating_hot_rank", 16, (1 << 20) // ROW_BYTES, 3) * ROW_BYTES
+    each = sorted(predict(FRONTIER, schedule("halo_v1", FRONTIER.job(16), step)).seconds for step in steps)
+    assert rotating.prediction is not None
+    assert rotating.prediction.seconds == each[7]
+    trace = tmp_path / "trace.jsonl"
+    tokens = ([1] * 16, [9, *[1] * 15], [90, *[1] * 15])
+    trace.write_text("\n".join(json.dumps({"counts": counts}) for counts in tokens))
+    (replayed,) = predict_sweep(Sweep(FRONTIER, (16,), (1 << 24,), ("flat",), (f"replay:{trace}",)))
+    even, skewed = (1 << 24), traffic_steps(f"replay:{trace}", 16, (1 << 24) // ROW_BYTES, 0)
+    assert replayed.prediction is not None
+    middle = predict(FRONTIER, schedule("flat", FRONTIER.job(16), skewed[1] * ROW_BYTES))
+    assert replayed.prediction.seconds == middle.seconds
+    assert replayed.largest_bytes > 2 * even
+    points = predict_sweep(Sweep(FRONTIER, (16, 32), (1 << 20,), ("flat",), (f"replay:{trace}",)))
+    assert "16 experts cannot be replayed on 32 ranks" in points[1].reason
+
+
 def test_what_cannot_be_has_a_reason() -> None:
     small = replace(FRONTIER, max_gpus=16)
     points = predict_sweep(Sweep(small, (1, 2, 16, 32), (8, 1 << 20), ("flat",), ("uniform", "idle_rank")))
@@ -96,6 +119,8 @@ def test_rows_of_skewed_traffic_are_whole() -> None:
     assert "no whole rows of 64 bytes" in size_reason("zipf", 2, 1000)
     assert "less than a row of 64 bytes each" in size_reason("zipf", 64, 1024)
     assert "at most 8192 ranks" in size_reason("zipf", 1 << 14, 1 << 30)
+    assert "at most 2048 ranks" in size_reason("rotating_hot_rank", 4096, 1 << 30)
+    assert "at most 1024 ranks" in size_reason("replay:trace", 2048, 1 << 30)
     assert "more than can be dealt out" in size_reason("zipf", 64, 1 << 50)
     assert size_reason("zipf", 64, 4096) == ""
 
@@ -128,7 +153,7 @@ def test_progress_says_what_comes() -> None:
 
 
 def test_a_machine_without_terms_gives_the_pure_fluid() -> None:
-    machine: Machine = FRONTIER.fluid
+    machine = FRONTIER.fluid
     uniform = predict_sweep(Sweep(machine, (32,), (1 << 20,)))
     assert all(point.prediction and not point.prediction.assumed for point in uniform)
     # Without terms, flat moves the fewest bytes.

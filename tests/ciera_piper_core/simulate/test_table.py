@@ -57,11 +57,13 @@ def test_each_kind_of_traffic_has_a_table() -> None:
 
 def test_terms_say_how_they_are_known() -> None:
     text = "\n".join(known_lines(FRONTIER))
-    assert "measured on this machine: none" in text
+    assert text.startswith("measured on this machine: none;")
     for name in FRONTIER.terms.counted:
         assert f"{name}: " in text
     fitted = replace(FRONTIER, terms=FRONTIER.terms.with_value("message_inter_s", 1e-5, Term("measured", "a run")))
-    assert "measured on this machine: message_inter_s;" in known_lines(fitted)[0]
+    assert known_lines(fitted)[0].startswith("measured on this machine: message_inter_s;")
+    sweep = Sweep(fitted, (16,), (1 << 20,), ("flat",))
+    assert "how well it fits\nmeasured on this" in sweep_text(sweep, predict_sweep(sweep), notes=["how well it fits"])
 
 
 @given(st.lists(st.integers(1, 1 << 40), min_size=1, unique=True))
