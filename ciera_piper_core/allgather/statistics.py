@@ -1,0 +1,150 @@
+"""What a compressed Allgather did: bytes and times of each gather, and sums for each segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ciera_piper_core.allgather.plan import GatherPlan
+
+Kind = Literal["coded", "refresh", "plain"]
+"""``coded``: one collective of coded shards (two where a rank overflowed). ``refresh``: the coded one, then
+plain shards. ``plain``: the plan selects nothing."""
+
+
+@dataclass(frozen=True)
+class SegmentSample:
+    """One coded segment of this rank's shard in one gather.
+
+    Attributes:
+        name: of the segment. mode: ``block`` or ``delta``, as it was coded.
+        blocks: of the segment. changed_blocks: of those, how many had changed.
+        symbols: that were coded: the values of the changed blocks.
+        coded_bytes: of those symbols, coded.
+        sent_bytes: of the segment in the payload, all told. plain_bytes: without coding.
+    """
+
+    name: str
+    mode: str
+    blocks: int
+    changed_blocks: int
+    symbols: int
+    coded_bytes: int
+    sent_bytes: int
+    plain_bytes: int
+
+
+@dataclass(frozen=True)
+class GatherSample:
+    """One gather, as this rank saw it.
+
+    Attributes:
+        attempt: counts collectives of this gather, failed ones too.
+        kind: how the values travelled.
+        overflowed: whether the room was too small for some rank, so that a second collective followed.
+        sent_bytes: that this rank put into collectives. plain_bytes: of its shard.
+        encode_ns, collective_ns, decode_ns: the host's time in each phase; each phase on one thread.
+            A ``refresh`` counts filling the caches as decoding.
+        segments: of the coded ones; empty unless ``kind`` is ``coded``.
+    """
+
+    attempt: int
+    kind: Kind
+    overflowed: bool
+    sent_bytes: int
+    plain_bytes: int
+    encode_ns: int
+    collective_ns: int
+    decode_ns: int
+    segments: tuple[SegmentSample, ...] = ()
+
+
+@dataclass
+class SegmentTotals:
+    """Sums over the coded gathers of one segment; names as in :class:`SegmentSample`."""
+
+    name: str
+    category: str
+    compressed: bool
+    gathers: int = 0
+    blocks: int = 0
+    changed_blocks: int = 0
+    symbols: int = 0
+    coded_bytes: int = 0
+    sent_bytes: int = 0
+    plain_bytes: int = 0
+
+    @property
+    def block_change_rate(self) -> float:
+        """Share of blocks that had changed; NaN before the first coded gather."""
+        return self.changed_blocks / self.blocks if self.blocks else float("nan")
+
+    @property
+    def byte_ratio(self) -> float:
+        """Bytes sent over plain bytes; NaN before the first coded gather."""
+        return self.sent_bytes / self.plain_bytes if self.plain_bytes else float("nan")
+
+
+@dataclass
+class GatherStatistics:
+    """Sums over gathers that completed on this rank.
+
+    Attributes:
+        name: of the plan. segments: by name, in the plan's order.
+        gathers: by kind. overflows: coded gathers with a second collective.
+        failed: gathers that raised on this rank.
+        failed_encodes: gathers for which this rank could not code its shard, so that all refreshed.
+        last: the latest gather; plain ones count here only where a callback wants them.
+    """
+
+    name: str
+    segments: dict[str, SegmentTotals]
+    gathers: dict[Kind, int] = field(default_factory=lambda: {"coded": 0, "refresh": 0, "plain": 0})
+    overflows: int = 0
+    failed: int = 0
+    failed_encodes: int = 0
+    sent_bytes: int = 0
+    plain_bytes: int = 0
+    encode_ns: int = 0
+    collective_ns: int = 0
+    decode_ns: int = 0
+    last: GatherSample | None = None
+
+    @classmethod
+    def of_plan(cls, plan: GatherPlan) -> GatherStatistics:
+        """Nothing gathered yet."""
+        totals = {one.name: SegmentTotals(one.name, one.category, one.compressed) for one in plan.segments}
+        return cls(plan.name, totals)
+
+    @property
+    def byte_ratio(self) -> float:
+        """Bytes that this rank sent over those of plain gathers; NaN before the first gather."""
+        return self.sent_bytes / self.plain_bytes if self.plain_bytes else float("nan")
+
+    def add(self, sample: GatherSample) -> None:
+        """Count a gather that completed."""
+        self.last = sample
+        self.gathers[sample.kind] += 1
+        self.overflows += sample.overflowed
+        self.sent_bytes += sample.sent_bytes
+        self.plain_bytes += sample.plain_bytes
+        self.encode_ns += sample.encode_ns
+        self.collective_ns += sample.collective_ns
+        self.decode_ns += sample.decode_ns
+        for one in sample.segments:
+            totals = self.segments[one.name]
+            totals.gathers += 1
+            totals.blocks += one.blocks
+            totals.changed_blocks += one.changed_blocks
+            totals.symbols += one.symbols
+            totals.coded_bytes += one.coded_bytes
+            totals.sent_bytes += one.sent_bytes
+            totals.plain_bytes += one.plain_bytes
+
+    def add_plain(self, size: int, collective_ns: int) -> None:
+        """Count a plain gather of so many bytes a rank."""
+        self.gathers["plain"] += 1
+        self.sent_bytes += size
+        self.plain_bytes += size
+        self.collective_ns += collective_ns

@@ -1,0 +1,308 @@
+"""The C kernels behind the protocol of kernels.py: checks tensors, cuts work into runs of blocks for threads."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ciera_piper_core.exponents.kernels import BLOCKS
+from ciera_piper_core.exponents.native.library import ISA_LEVELS, chosen_isa, load
+from ciera_piper_core.exponents.native.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ciera_piper_core.exponents.layout import FloatLayout
+
+RUN_MULTIPLE = 1024
+"""Values: every run but the last is a multiple, so that it holds whole blocks and whole cache lines of every plane."""
+
+LEAST_RUN_BYTES = 512 * 2**10
+"""Of values. A thread takes some ten microseconds to start on a run; these bytes take about five times as long."""
+
+STREAM_BYTES = 8 * 2**20
+"""Outputs of so many bytes go past the caches: there they would push out what is read, and a store that misses first
+reads its line, which costs a third of the memory's bandwidth."""
+
+MODULUS = 2**64
+
+_ISA_AND_TYPE = (ctypes.c_int, ctypes.c_int)
+_POINTER, _SIZE, _NUMBER, _FLAG = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_int
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "split": (None, (_POINTER, _SIZE, _POINTER, _POINTER, _POINTER, _FLAG)),
+    "merge": (None, (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _FLAG)),
+    "merge_checked": (_NUMBER, (_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _NUMBER, _POINTER, _FLAG)),
+    "hash": (None, (_POINTER, _SIZE, _SIZE, _POINTER)),
+    "scan_hashed": (_NUMBER, (_POINTER, _SIZE, _SIZE, _NUMBER, *[_POINTER] * 5, _FLAG)),
+    "scan_exact": (_NUMBER, (_POINTER, _SIZE, _SIZE, _NUMBER, *[_POINTER] * 4, _FLAG)),
+    "collect": (_SIZE, (_POINTER, _SIZE, _SIZE, *[_POINTER] * 3)),
+    "apply": (_SIZE, (_POINTER, _SIZE, _SIZE, _POINTER, _FLAG, _POINTER)),
+}
+"""Results and arguments after the first two of the functions in planes.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Values ``first`` to ``first + count`` of a segment; where they begin in values and planes, in bytes."""
+
+    first: int
+    count: int
+    in_values: int
+    in_exponents: int
+    in_second: int
+
+
+class NativeKernels:
+    """:class:`~ciera_piper_core.exponents.kernels.Kernels` on the CPU.
+
+    Several threads may use one object at the same time. Every method raises ValueError if a tensor is
+    not on the CPU, not contiguous, or of another type or size than the protocol says; nothing was
+    written then.
+
+    Args:
+        isa: instruction level (``library.ISA_LEVELS``); None for ``CIERA_ISA``, else the best.
+        threads: that share the work of one call, the calling one among them. Small inputs stay on the
+            calling thread.
+
+    Raises:
+        ValueError: a level that this processor has not, or less than one thread.
+        NativeUnavailableError: the C library was not built.
+    """
+
+    name = "native"
+
+    def __init__(self, isa: str | None = None, threads: int = 1) -> None:
+        self.isa = chosen_isa(isa)
+        self.threads = threads
+        self._level = ISA_LEVELS.index(self.isa)
+        self._pool = Pool(threads)
+
+    def split(self, values: torch.Tensor, layout: FloatLayout, exponents: torch.Tensor, rest: torch.Tensor) -> None:
+        n = _check_values(values, layout)
+        source, to = values.data_ptr(), _plane("exponents", exponents, layout.exponent_bytes(n))
+        first, second = _rest(rest, layout, n)
+        stream = n * layout.value_bytes >= STREAM_BYTES
+
+        def work(r: _Run) -> None:
+            planes = (to + r.in_exponents, first + r.first, second + r.in_second)
+            self._call("split", layout, source + r.in_values, r.count, *planes, stream)
+
+        self._pool.map(work, self._runs(n, layout))
+
+    def merge(self, exponents: torch.Tensor, rest: torch.Tensor, layout: FloatLayout, values: torch.Tensor) -> None:
+        n = _check_values(values, layout)
+        source, to = _plane("exponents", exponents, layout.exponent_bytes(n)), values.data_ptr()
+        first, second = _rest(rest, layout, n)
+        stream = n * layout.value_bytes >= STREAM_BYTES
+
+        def work(r: _Run) -> None:
+            planes = (source + r.in_exponents, first + r.first, second + r.in_second)
+            self._call("merge", layout, *planes, r.count, to + r.in_values, stream)
+
+        self._pool.map(work, self._runs(n, layout))
+
+    def merge_checked(
+        self, exponents: torch.Tensor, rest: torch.Tensor, layout: FloatLayout, block: int, values: torch.Tensor
+    ) -> int:
+        n = _check_values(values, layout, block)
+        source, to = _plane("exponents", exponents, layout.exponent_bytes(n)), values.data_ptr()
+        first, second = _rest(rest, layout, n)
+        stream = n * layout.value_bytes >= STREAM_BYTES
+
+        def work(r: _Run) -> int:
+            planes = (source + r.in_exponents, first + r.first, second + r.in_second)
+            place = (r.count, block, r.first // block)
+            return self._call("merge_checked", layout, *planes, *place, to + r.in_values, stream)
+
+        return sum(self._pool.map(work, self._runs(n, layout))) % MODULUS
+
+    def hash_blocks(self, values: torch.Tensor, layout: FloatLayout, block: int, hashes: torch.Tensor) -> None:
+        n = _check_values(values, layout, block)
+        source, to = values.data_ptr(), _hashes("hashes", hashes, n, block)
+
+        def work(r: _Run) -> None:
+            self._call("hash", layout, source + r.in_values, r.count, block, to + r.first // block * 16)
+
+        self._pool.map(work, self._runs(n, layout))
+
+    def scan_hashed(
+        self,
+        values: torch.Tensor,
+        layout: FloatLayout,
+        block: int,
+        old: torch.Tensor,
+        new: torch.Tensor,
+        rest: torch.Tensor,
+        changed: torch.Tensor,
+    ) -> int:
+        n = _check_values(values, layout, block)
+        source, before, after = values.data_ptr(), _hashes("old", old, n, block), _hashes("new", new, n, block)
+        first, second = _rest(rest, layout, n)
+        flags = _plane("changed", changed, _blocks(n, block))
+        stream = layout.rest_bytes(n) >= STREAM_BYTES
+
+        def work(r: _Run) -> int:
+            b = r.first // block
+            outputs = (after + b * 16, first + r.first, second + r.in_second, flags + b)
+            place = (source + r.in_values, r.count, block, b)
+            return self._call("scan_hashed", layout, *place, before + b * 16, *outputs, stream)
+
+        return sum(self._pool.map(work, self._runs(n, layout))) % MODULUS
+
+    def scan_exact(
+        self,
+        values: torch.Tensor,
+        layout: FloatLayout,
+        block: int,
+        previous: torch.Tensor,
+        rest: torch.Tensor,
+        changed: torch.Tensor,
+    ) -> int:
+        n = _check_values(values, layout, block)
+        source, before = values.data_ptr(), _plane("previous", previous, layout.exponent_bytes(n))
+        first, second = _rest(rest, layout, n)
+        flags = _plane("changed", changed, _blocks(n, block))
+        stream = layout.rest_bytes(n) >= STREAM_BYTES
+
+        def work(r: _Run) -> int:
+            b = r.first // block
+            outputs = (first + r.first, second + r.in_second, flags + b)
+            place = (source + r.in_values, r.count, block, b)
+            return self._call("scan_exact", layout, *place, before + r.in_exponents, *outputs, stream)
+
+        return sum(self._pool.map(work, self._runs(n, layout))) % MODULUS
+
+    def collect(
+        self,
+        values: torch.Tensor,
+        layout: FloatLayout,
+        block: int,
+        changed: torch.Tensor,
+        previous: torch.Tensor | None,
+        symbols: torch.Tensor,
+    ) -> int:
+        n = _check_values(values, layout, block)
+        source, flags = values.data_ptr(), _plane("changed", changed, _blocks(n, block))
+        before = None if previous is None else _plane("previous", previous, layout.exponent_bytes(n))
+        to = _plane("symbols", symbols, _changed_values(changed, n, n, block), at_least=True)
+
+        def work(r: _Run) -> int:
+            base = None if before is None else before + r.in_exponents
+            out = to + _changed_values(changed, r.first, n, block)
+            place = (source + r.in_values, r.count, block, flags + r.first // block)
+            return self._call("collect", layout, *place, base, out)
+
+        return sum(self._pool.map(work, self._runs(n, layout)))
+
+    def apply(
+        self,
+        symbols: torch.Tensor,
+        layout: FloatLayout,
+        values: int,
+        block: int,
+        changed: torch.Tensor,
+        delta: bool,
+        exponents: torch.Tensor,
+    ) -> None:
+        _check_block(block)
+        flags = _plane("changed", changed, _blocks(values, block))
+        to = _plane("exponents", exponents, layout.exponent_bytes(values))
+        source = _plane("symbols", symbols, _changed_values(changed, values, values, block), at_least=True)
+
+        def work(r: _Run) -> int:
+            coded = source + _changed_values(changed, r.first, values, block)
+            place = (r.count, block, flags + r.first // block)
+            return self._call("apply", layout, coded, *place, delta, to + r.in_exponents)
+
+        self._pool.map(work, self._runs(values, layout))
+
+    def _call(self, name: str, layout: FloatLayout, *arguments: int | None) -> int:
+        """A function of planes.h at this level; meaningless where it returns nothing."""
+        result: int = _functions()[name](self._level, layout.code, *arguments)
+        return result
+
+    def _runs(self, n: int, layout: FloatLayout) -> list[_Run]:
+        """n values cut for the threads; one run if they are few, none for no values."""
+        parts = max(1, min(self.threads, n * layout.value_bytes // LEAST_RUN_BYTES))
+        each = -(-n // (parts * RUN_MULTIPLE)) * RUN_MULTIPLE
+        return [
+            _Run(
+                first=first,
+                count=min(each, n - first),
+                in_values=first * layout.value_bytes,
+                in_exponents=layout.exponent_bytes(first),
+                in_second=layout.rest_parts(first)[1],
+            )
+            for first in range(0, n, each or 1)
+        ]
+
+
+@cache
+def _functions() -> dict[str, Callable[..., Any]]:
+    """The functions of planes.h by name."""
+    library = load("_planes")
+    functions = {}
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, f"ciera_planes_{name}")
+        function.restype, function.argtypes = result, (*_ISA_AND_TYPE, *arguments)
+        functions[name] = function
+    return functions
+
+
+def _blocks(n: int, block: int) -> int:
+    return -(-n // block)
+
+
+def _changed_values(changed: torch.Tensor, end: int, n: int, block: int) -> int:
+    """How many of the first ``end`` of n values lie in changed blocks; ``end`` is n or a multiple of the block."""
+    if end == 0:
+        return 0
+    blocks = _blocks(end, block)
+    flags = changed.view(-1)[:blocks]
+    missing = blocks * block - min(end, n)
+    return int(flags.count_nonzero()) * block - (missing if missing and int(flags[-1]) else 0)
+
+
+def _check_block(block: int) -> None:
+    if block not in BLOCKS:
+        raise ValueError(f"blocks of {block} values; known: {', '.join(map(str, BLOCKS))}")
+
+
+def _check_values(values: torch.Tensor, layout: FloatLayout, block: int | None = None) -> int:
+    """How many values there are."""
+    if block is not None:
+        _check_block(block)
+    n = values.numel()
+    _pointer("values", values, layout.bits_dtype, n)
+    return n
+
+
+def _plane(name: str, tensor: torch.Tensor, size: int, at_least: bool = False) -> int:
+    return _pointer(name, tensor, torch.uint8, size, at_least)
+
+
+def _rest(rest: torch.Tensor, layout: FloatLayout, n: int) -> tuple[int, int]:
+    """Where its two parts begin."""
+    pointer = _plane("rest", rest, layout.rest_bytes(n))
+    return pointer, pointer + layout.rest_parts(n)[0]
+
+
+def _hashes(name: str, tensor: torch.Tensor, n: int, block: int) -> int:
+    return _pointer(name, tensor, torch.int64, 2 * _blocks(n, block))
+
+
+def _pointer(name: str, tensor: torch.Tensor, dtype: torch.dtype, size: int, at_least: bool = False) -> int:
+    """The address of a tensor that C may use: so many elements of the type, in one piece, in main memory."""
+    if tensor.dtype is not dtype:
+        raise ValueError(f"{name} is of {tensor.dtype}; {dtype} is expected")
+    if not tensor.is_cpu:
+        raise ValueError(f"{name} is on {tensor.device}; native kernels work on the CPU")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} is not contiguous; pass .contiguous()")
+    if tensor.numel() < size if at_least else tensor.numel() != size:
+        raise ValueError(f"{name} has {tensor.numel()} elements; {size}{' at least' if at_least else ''} are expected")
+    return tensor.data_ptr()
