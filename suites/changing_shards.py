@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from ciera_piper_core.exponents.kernels import DEFAULT_BLOCK
-from suites.weights import make_weights
+from suites.weights import DEVIATION
 
 if TYPE_CHECKING:
     from ciera_piper_core.exponents.layout import FloatLayout
+
+CHUNK = 2**18
+"""Values that are made at once, whole blocks of them: what making them takes is little beside large shards."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +40,25 @@ class ChangingShards:
 
     def of(self, rank: int, layer: int, state: int) -> torch.Tensor:
         """A rank's values as integers, in state 0 or 1: the same wherever it is asked for."""
-        seed = (self.seed * 1_000_003 + rank) * 1009 + layer
-        weights = make_weights("gaussian", self.values, self.layout.dtype, seed, {})
-        if state:
-            random = torch.Generator().manual_seed(seed + 1)
-            up = torch.rand(self.values, generator=random) < 0.5
-            # A factor of two moves the exponent by one, and nothing else.
-            moved = torch.where(up, weights * 2, weights / 2)
-            weights = torch.where(self._changed(random), moved, weights)
-        return weights.view(self.layout.bits_dtype)
+        random = torch.Generator().manual_seed((self.seed * 1_000_003 + rank) * 1009 + layer)
+        shard = torch.empty(self.values, dtype=self.layout.dtype)
+        for start in range(0, self.values, CHUNK):
+            part = shard[start : start + CHUNK]
+            weights = (torch.randn(len(part), generator=random) * DEVIATION).to(part.dtype)
+            up = torch.rand(len(part), generator=random) < 0.5
+            changed = self._changed(start, len(part), random)
+            if state:
+                # A factor of two moves the exponent by one, and nothing else.
+                weights = torch.where(changed, torch.where(up, weights * 2, weights / 2), weights)
+            part.copy_(weights)
+        return shard.view(self.layout.bits_dtype)
 
-    def _changed(self, random: torch.Generator) -> torch.Tensor:
-        """Which values change, bool."""
+    def _changed(self, start: int, count: int, random: torch.Generator) -> torch.Tensor:
+        """Which of so many values from ``start`` on change, bool."""
         unit = DEFAULT_BLOCK if self.clustered else 1
-        units = -(-self.values // unit)
+        first, units = start // unit, -(-count // unit)
+        # So that all chunks together have as many as the whole shard should.
+        wanted = round((first + units) * self.change_rate) - round(first * self.change_rate)
         changed = torch.zeros(units, dtype=torch.bool)
-        changed[torch.randperm(units, generator=random)[: round(units * self.change_rate)]] = True
-        return changed.repeat_interleave(unit)[: self.values]
+        changed[torch.randperm(units, generator=random)[:wanted]] = True
+        return changed.repeat_interleave(unit)[:count]

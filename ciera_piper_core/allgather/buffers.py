@@ -30,6 +30,8 @@ class BufferPool:
         with self._lock:
             found = self._pop(size)
             if found is None:
+                # Payloads grow a little now and then; a new buffer for each would be touched anew.
+                size += size // 8
                 self._owned_bytes += size
         if found is None:
             return torch.empty(size, dtype=torch.uint8, device=self._device)

@@ -218,6 +218,8 @@ class Exchange:
     def plain(self, out: torch.Tensor, shard: torch.Tensor) -> None:
         """The plain gather of whole shards; uneven ones are padded to the largest."""
         agreement, world = self._agreement, self._lane.world
+        if not agreement.most_values:
+            return
         if agreement.even:
             self._lane.all_gather(out.view(torch.uint8), shard.view(torch.uint8))
             return
@@ -267,10 +269,21 @@ class Exchange:
         headers = []
         for rank, head in enumerate(transfer.heads):
             try:
-                headers.append(PayloadHeader.from_bytes(head[:HEADER_BYTES]))
+                headers.append(self._possible(PayloadHeader.from_bytes(head[:HEADER_BYTES]), rank, places.shape[1]))
             except CodedDataError as error:
                 raise CodedDataError(f"from rank {rank}: {error}") from error
         transfer.headers = headers
+
+    def _possible(self, header: PayloadHeader, rank: int, first: int) -> PayloadHeader:
+        """The header, if its sizes can be: they say how much memory the second collective takes."""
+        shape = self._agreement.shapes[rank]
+        if header.refresh_wanted or header.plan_digest != self._agreement.digest:
+            return header
+        if header.variable_bytes > shape.variable_bound:
+            raise CodedDataError(f"{header.variable_bytes} coded bytes; {shape.variable_bound} are possible")
+        if header.capacity_bytes != self._agreement.room(rank, first):
+            raise CodedDataError(f"room of {header.capacity_bytes} bytes, not {self._agreement.room(rank, first)}")
+        return header
 
     def _copy_own(self, transfer: Transfer) -> None:
         """This rank's own part of the output needs no coding; not for a refresh, which brings all parts."""

@@ -35,12 +35,14 @@ from ciera_piper_core.allgather.fsdp_groups import (
     parameter_groups,
     parameter_modules,
     set_all_gather,
+    waits_at_once,
     with_current_dtypes,
 )
 from ciera_piper_core.allgather.fsdp_lanes import lane_of
 from ciera_piper_core.allgather.gain import GainModel
 from ciera_piper_core.allgather.plan import CodingSettings
 from ciera_piper_core.allgather.selection import select
+from ciera_piper_core.allgather.statistics import SegmentTotals
 from ciera_piper_core.exponents.backend import default_backend
 
 try:
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from ciera_piper_core.allgather.work import GatherWork
     from ciera_piper_core.exponents.backend import Backend
 
+
+_COUNTS = ("gathers", "blocks", "changed_blocks", "symbols", "coded_bytes", "sent_bytes", "plain_bytes")
 
 __all__ = ["CompressedModel", "abandon_iteration", "compress_all_gathers"]
 
@@ -129,6 +133,18 @@ class CompressedModel:
     def statistics(self) -> dict[str, GatherStatistics]:
         """By group: what was gathered since its plan last changed."""
         return {name: gather.statistics for name, gather in self._gathers.items()}
+
+    @property
+    def categories(self) -> dict[str, SegmentTotals]:
+        """By category: sums over the coded gathers of its parameters."""
+        sums: dict[str, SegmentTotals] = {}
+        for statistics in self.statistics.values():
+            for one in statistics.segments.values():
+                total = sums.setdefault(one.category, SegmentTotals(one.category, one.category, False))
+                total.compressed |= one.compressed
+                for count in _COUNTS:
+                    setattr(total, count, getattr(total, count) + getattr(one, count))
+        return sums
 
     @property
     def state_bytes(self) -> int:
@@ -293,11 +309,15 @@ class _GroupGather(AllGather):
             plain: Work | None = dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
             self.statistics.add_plain(input_tensor.nbytes, time.perf_counter_ns() - began_ns)
             return plain
-        dtype = self.plan.dtype
-        # Also where FSDP2 asks for a synchronous gather: it waits for any work that it is given, and not
-        # before it needs the parameters, so that prefetched gathers run beside computing on CPUs too.
+        shard, out = input_tensor.view(self.plan.dtype), output_tensor.view(self.plan.dtype)
         with torch.inference_mode(False):
-            return _GroupWork(self._gather.start(input_tensor.view(dtype), output_tensor.view(dtype)), self.group)
+            if waits_at_once(self.group):
+                # Nothing can be done meanwhile, and this thread does it without hand-overs.
+                self._gather.gather(shard, out)
+                return None
+            # Also where a synchronous gather is asked for: FSDP2 waits for any work that it is given, and
+            # not before it needs the parameters, so prefetched gathers run beside computing on CPUs too.
+            return _GroupWork(self._gather.start(shard, out), self.group)
 
     def _built(self, plan: GatherPlan) -> CompressedGather:
         gather = CompressedGather(plan, lane=self.lane, backend=self.backend)

@@ -77,7 +77,8 @@ class ParameterGroup:
     """What one FSDP2 module gathers at once.
 
     Attributes:
-        name: of the module, from the model's root; ``root`` for the root itself.
+        name: of the module, from the model's root; ``root`` for the root itself. Where parameters of one
+            module are sharded over several sets of ranks, all groups but the first are numbered.
         parameters: in the order of the shard.
         ranks: the process group that the parameters are sharded over.
         fsdp: FSDP2's own object.
@@ -158,8 +159,10 @@ def parameter_groups(model: torch.nn.Module) -> Iterator[ParameterGroup]:
     """
     names = {id(module): name for name, module in model.named_modules(remove_duplicate=True)}
     seen: set[int] = set()
+    named: dict[str, int] = {}
     for module in fsdp_modules(model):
         state = _field(module, "_get_fsdp_state")()
+        _field(_field(state, "_training_state"), "name")
         for group in _field(state, "_fsdp_param_groups"):
             if id(group) in seen:
                 continue
@@ -170,6 +173,9 @@ def parameter_groups(model: torch.nn.Module) -> Iterator[ParameterGroup]:
             if ranks is None or ranks.size() == 1:
                 continue
             name = plain_name(", ".join(names.get(id(each), "") for each in group.modules)) or "root"
+            named[name] = named.get(name, 0) + 1
+            if named[name] > 1:
+                name = f"{name} [{named[name]}]"
             parameters = tuple(_parameter(each, group.mp_policy, names) for each in group.fsdp_params)
             yield ParameterGroup(name, parameters, ranks, group)
 
@@ -212,13 +218,21 @@ def current_all_gather(group: ParameterGroup) -> Any:
 
 
 def set_all_gather(group: ParameterGroup, all_gather: Any) -> Any:
-    """Have a group gather through another ``AllGather``; returns the one that it had.
-
-    ``FSDPModule.set_custom_all_gather`` does the same, but only for modules of one group each.
-    """
+    """Have a group gather through another ``AllGather``; returns the one that it had."""
     previous = group.fsdp._all_gather_comm
-    group.fsdp._all_gather_comm = all_gather
+    module = group.fsdp.modules[0]
+    if len(module._get_fsdp_state()._fsdp_param_groups) == 1:
+        module.set_custom_all_gather(all_gather)
+    else:
+        # The public way refuses modules whose parameters are sharded over several sets of ranks.
+        group.fsdp._all_gather_comm = all_gather
     return previous
+
+
+def waits_at_once(group: ParameterGroup) -> bool:
+    """Whether FSDP2 gathers for a module that is about to run, and not ahead of its time."""
+    state = group.fsdp.modules[0]._get_fsdp_state()._training_state
+    return bool(state.name != "IDLE")
 
 
 def forget_gather(group: ParameterGroup) -> None:

@@ -25,7 +25,7 @@ class GainError(typer.BadParameter):
 
 
 def gain(
-    trace: Annotated[Path, typer.Argument(help="Change-rate trace of a run (docs/ciera.md says how to record one).")],
+    trace: Annotated[Path, typer.Argument(help="Change-rate trace of a run (docs/gain.md says how to record one).")],
     profile: Annotated[
         Path, typer.Option("--profile", metavar="PATH", help="Profile of `bench characterize`, or its folder.")
     ],

@@ -89,10 +89,13 @@ class GatherLane:
 
     @property
     def idle(self) -> bool:
-        """Whether no collective is queued or running, so that one on the calling thread keeps the order."""
+        """Whether none is queued or running, so that a collective on the calling thread keeps the order.
+
+        Never of a lane that is out of use.
+        """
         if self._last is not None and self._last.done():
             self._last = None
-        return self._last is None
+        return self._last is None and self._broken is None
 
     def drain(self) -> None:
         """Wait until all queued collectives are done, whether they succeed or not."""

@@ -95,7 +95,9 @@ class GatherStatistics:
         gathers: by kind. overflows: coded gathers with a second collective.
         failed: gathers that raised on this rank.
         failed_encodes: gathers for which this rank could not code its shard, so that all refreshed.
-        last: the latest gather; plain ones count here only where a callback wants them.
+        last: the latest gather, but for plain ones that nobody observes.
+        encode_ns, collective_ns, decode_ns: as in :class:`GatherSample`; those of synchronous plain gathers
+            that nobody observes are not measured, since that alone would slow small ones.
     """
 
     name: str
@@ -142,9 +144,9 @@ class GatherStatistics:
             totals.sent_bytes += one.sent_bytes
             totals.plain_bytes += one.plain_bytes
 
-    def add_plain(self, size: int, collective_ns: int) -> None:
-        """Count a plain gather of so many bytes a rank."""
-        self.gathers["plain"] += 1
-        self.sent_bytes += size
-        self.plain_bytes += size
+    def add_plain(self, size: int, collective_ns: int = 0, gathers: int = 1) -> None:
+        """Count plain gathers of so many bytes a rank each; 0 for a time that was not measured."""
+        self.gathers["plain"] += gathers
+        self.sent_bytes += gathers * size
+        self.plain_bytes += gathers * size
         self.collective_ns += collective_ns

@@ -125,20 +125,12 @@ def _host_coder(threads: int) -> Coder:
 
 
 def _native_coder(isa: str, threads: int) -> Coder:
-    try:
-        from ciera_piper_core.exponents.native.rans import NativeCoder
-    except ImportError:  # INTERIM
-        from ciera_piper_core.exponents.raw_coder import RawCoder
+    from ciera_piper_core.exponents.native.rans import NativeCoder
 
-        return RawCoder()
     return NativeCoder(isa, threads)
 
 
 def _reference_coder() -> Coder:
-    try:
-        from ciera_piper_core.exponents.rans.reference import ReferenceCoder
-    except ImportError:  # INTERIM
-        from ciera_piper_core.exponents.raw_coder import RawCoder
+    from ciera_piper_core.exponents.rans.reference import ReferenceCoder
 
-        return RawCoder()
     return ReferenceCoder()

@@ -27,7 +27,7 @@ LANES uint64_t merge_checked(const int type, const int stream, const uint8_t *re
     uint64_t checksum = 0;
     for (size_t start = 0; start < n; start += block, first_block++) {
         size_t end = n - start < block ? n : start + block, at = start;
-        vec sums = zero();
+        tally sums = no_tally();
         for (; at + GROUP <= end; at += GROUP) {
             prefetch_planes(type, exponents, first, second, at, GROUP);
             group g;

@@ -14,7 +14,9 @@ LANES void collect(const int type, const uint8_t *restrict values, size_t n, con
     const size_t width = value_bytes(type);
     size_t at = 0;
     for (; at + GROUP <= n; at += GROUP) {
-        vec s = take(type, values + at * width).symbols;
+        group g;
+        take(type, values + at * width, &g);
+        vec s = g.symbols;
         if (previous)
             s = and_bytes(subtract_bytes(s, get_symbols(type, previous, at)), symbol_mask(type));
         write_bytes(symbols + at, s);

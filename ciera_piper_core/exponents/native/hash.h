@@ -24,10 +24,11 @@ LANES void hash(const int type, const uint8_t *restrict values, size_t n, size_t
     const size_t width = value_bytes(type);
     for (size_t start = 0; start < n; start += block, hashes += 16) {
         size_t end = n - start < block ? n : start + block, at = start;
-        vec a = zero(), b = zero();
+        tally a = no_tally(), b = no_tally();
         for (; at + GROUP <= end; at += GROUP) {
             prefetch(values + at * width, GROUP * width);
-            group g = take(type, values + at * width);
+            group g;
+            take(type, values + at * width, &g);
             a = hash_step(a, g.symbols, tables->places[0] + (at - start) / 8);
             b = hash_step(b, g.symbols, tables->places[1] + (at - start) / 8);
         }

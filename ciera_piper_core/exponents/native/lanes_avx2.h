@@ -18,10 +18,16 @@ typedef __m256i vec;
 typedef struct {
     vec symbols, first, second[2], raw[4];
 } group;
+typedef vec tally;
 
-LANES vec zero(void)
+LANES tally no_tally(void)
 {
     return _mm256_setzero_si256();
+}
+
+LANES vec no_difference(void)
+{
+    return no_tally();
 }
 
 LANES vec read_bytes(const uint8_t *p)
@@ -92,32 +98,30 @@ LANES vec unpack_lanes(vec x, const int width)
                            _mm256_slli_epi16(_mm256_and_si256(_mm256_srli_epi16(x, width), ones), 8));
 }
 
-LANES group take(const int type, const uint8_t *values)
+LANES void take(const int type, const uint8_t *values, group *g)
 {
-    group g;
     for (int k = 0; k < (int)value_bytes(type); k++)
-        g.raw[k] = read_bytes(values + 32 * k);
-    vec a = g.raw[0], b = g.raw[1];
+        g->raw[k] = read_bytes(values + 32 * k);
+    vec a = g->raw[0], b = g->raw[1];
     if (type == TYPE_FP32) {
         vec half = _mm256_set1_epi32(0xFFFF);
         for (int k = 0; k < 2; k++)
-            g.second[k] = swap_middle(_mm256_packus_epi32(_mm256_and_si256(g.raw[2 * k], half),
-                                                          _mm256_and_si256(g.raw[2 * k + 1], half)));
-        a = swap_middle(_mm256_packus_epi32(_mm256_srli_epi32(g.raw[0], 16), _mm256_srli_epi32(g.raw[1], 16)));
-        b = swap_middle(_mm256_packus_epi32(_mm256_srli_epi32(g.raw[2], 16), _mm256_srli_epi32(g.raw[3], 16)));
+            g->second[k] = swap_middle(_mm256_packus_epi32(_mm256_and_si256(g->raw[2 * k], half),
+                                                          _mm256_and_si256(g->raw[2 * k + 1], half)));
+        a = swap_middle(_mm256_packus_epi32(_mm256_srli_epi32(g->raw[0], 16), _mm256_srli_epi32(g->raw[1], 16)));
+        b = swap_middle(_mm256_packus_epi32(_mm256_srli_epi32(g->raw[2], 16), _mm256_srli_epi32(g->raw[3], 16)));
     }
     vec byte = _mm256_set1_epi16(0xFF);
     vec low = swap_middle(_mm256_packus_epi16(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte)));
     vec high = swap_middle(_mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8)));
     if (type == TYPE_FP16) {
-        g.symbols = and_bytes(_mm256_srli_epi16(high, 2), 31);
-        g.first = low;
-        g.second[0] = choose(3, high, and_bytes(_mm256_srli_epi16(high, 5), 4));
+        g->symbols = and_bytes(_mm256_srli_epi16(high, 2), 31);
+        g->first = low;
+        g->second[0] = choose(3, high, and_bytes(_mm256_srli_epi16(high, 5), 4));
     } else {
-        g.symbols = choose(1, _mm256_srli_epi16(low, 7), _mm256_add_epi8(high, high));
-        g.first = choose(0x80, high, low);
+        g->symbols = choose(1, _mm256_srli_epi16(low, 7), _mm256_add_epi8(high, high));
+        g->first = choose(0x80, high, low);
     }
-    return g;
 }
 
 LANES void join(const int type, group *g)
@@ -256,19 +260,19 @@ LANES vec mix_lanes(vec z)
     return _mm256_xor_si256(z, _mm256_srli_epi64(z, 31));
 }
 
-LANES vec hash_step(vec sums, vec symbols, const uint64_t *places)
+LANES tally hash_step(tally sums, vec symbols, const uint64_t *places)
 {
     return _mm256_add_epi64(sums, mix_lanes(_mm256_add_epi64(symbols, read_bytes((const uint8_t *)places))));
 }
 
-LANES void hash_sums(vec a, vec b, uint64_t sums[2])
+LANES void hash_sums(tally a, tally b, uint64_t sums[2])
 {
     vec pairs = _mm256_add_epi64(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
     __m128i both = _mm_add_epi64(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
     _mm_storeu_si128((__m128i *)sums, both);
 }
 
-LANES vec check_step(const int type, vec sums, const group *g, const uint64_t *keys)
+LANES tally check_step(const int type, tally sums, const group *g, const uint64_t *keys)
 {
     for (int k = 0; k < (int)value_bytes(type); k++) {
         vec t = _mm256_add_epi64(g->raw[k], read_bytes((const uint8_t *)(keys + 4 * k)));
@@ -278,7 +282,7 @@ LANES vec check_step(const int type, vec sums, const group *g, const uint64_t *k
     return sums;
 }
 
-LANES uint64_t check_sum(vec sums)
+LANES uint64_t check_sum(tally sums)
 {
     __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
     return (uint64_t)_mm_cvtsi128_si64(half) + (uint64_t)_mm_extract_epi64(half, 1);

@@ -5,6 +5,7 @@
  * TABLE       the name of the level's table of kernels
  * vec         GROUP bytes, one a value
  * group       values apart (symbols, first, second, as in word.h) and together (raw)
+ * tally       running sums of words; how many, the level knows
  *
  * take reads values, join makes raw from the parts, put_values writes raw; get_ and put_ read and write planes
  * at value number `at`, a multiple of GROUP. None touches a byte beyond those of its GROUP values. With `stream`
@@ -28,10 +29,16 @@ typedef __m512i vec;
 typedef struct {
     vec symbols, first, second[2], raw[4];
 } group;
+typedef vec tally;
 
-LANES vec zero(void)
+LANES tally no_tally(void)
 {
     return _mm512_setzero_si512();
+}
+
+LANES vec no_difference(void)
+{
+    return no_tally();
 }
 
 LANES vec read_bytes(const uint8_t *p)
@@ -107,30 +114,28 @@ LANES vec choose(vec mask, vec a, vec b)
     return _mm512_ternarylogic_epi64(mask, a, b, 0xCA);
 }
 
-LANES group take(const int type, const uint8_t *values)
+LANES void take(const int type, const uint8_t *values, group *g)
 {
-    group g;
     for (int k = 0; k < (int)value_bytes(type); k++)
-        g.raw[k] = read_bytes(values + 64 * k);
-    vec a = g.raw[0], b = g.raw[1];
+        g->raw[k] = read_bytes(values + 64 * k);
+    vec a = g->raw[0], b = g->raw[1];
     if (type == TYPE_FP32) {
-        a = _mm512_permutex2var_epi16(g.raw[0], WORDS(ODD_16), g.raw[1]);
-        b = _mm512_permutex2var_epi16(g.raw[2], WORDS(ODD_16), g.raw[3]);
-        g.second[0] = _mm512_permutex2var_epi16(g.raw[0], WORDS(EVEN_16), g.raw[1]);
-        g.second[1] = _mm512_permutex2var_epi16(g.raw[2], WORDS(EVEN_16), g.raw[3]);
+        a = _mm512_permutex2var_epi16(g->raw[0], WORDS(ODD_16), g->raw[1]);
+        b = _mm512_permutex2var_epi16(g->raw[2], WORDS(ODD_16), g->raw[3]);
+        g->second[0] = _mm512_permutex2var_epi16(g->raw[0], WORDS(EVEN_16), g->raw[1]);
+        g->second[1] = _mm512_permutex2var_epi16(g->raw[2], WORDS(EVEN_16), g->raw[3]);
     }
     vec low = _mm512_permutex2var_epi8(a, BYTES(EVEN), b);
     vec high = _mm512_permutex2var_epi8(a, BYTES(ODD), b);
     if (type == TYPE_FP16) {
-        g.symbols = _mm512_and_si512(_mm512_srli_epi16(high, 2), _mm512_set1_epi8(31));
-        g.first = low;
-        g.second[0] = choose(_mm512_set1_epi8(3), high,
+        g->symbols = _mm512_and_si512(_mm512_srli_epi16(high, 2), _mm512_set1_epi8(31));
+        g->first = low;
+        g->second[0] = choose(_mm512_set1_epi8(3), high,
                              _mm512_and_si512(_mm512_srli_epi16(high, 5), _mm512_set1_epi8(4)));
     } else {
-        g.symbols = choose(_mm512_set1_epi8(1), _mm512_srli_epi16(low, 7), _mm512_add_epi8(high, high));
-        g.first = choose(_mm512_set1_epi8((char)0x80), high, low);
+        g->symbols = choose(_mm512_set1_epi8(1), _mm512_srli_epi16(low, 7), _mm512_add_epi8(high, high));
+        g->first = choose(_mm512_set1_epi8((char)0x80), high, low);
     }
-    return g;
 }
 
 LANES void join(const int type, group *g)
@@ -249,12 +254,12 @@ LANES vec mix_lanes(vec z)
     return _mm512_xor_si512(z, _mm512_srli_epi64(z, 31));
 }
 
-LANES vec hash_step(vec sums, vec symbols, const uint64_t *places)
+LANES tally hash_step(tally sums, vec symbols, const uint64_t *places)
 {
     return _mm512_add_epi64(sums, mix_lanes(_mm512_add_epi64(symbols, _mm512_loadu_si512(places))));
 }
 
-LANES void hash_sums(vec a, vec b, uint64_t sums[2])
+LANES void hash_sums(tally a, tally b, uint64_t sums[2])
 {
     vec pairs = _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
     __m256i half = _mm256_add_epi64(_mm512_castsi512_si256(pairs), _mm512_extracti64x4_epi64(pairs, 1));
@@ -262,7 +267,7 @@ LANES void hash_sums(vec a, vec b, uint64_t sums[2])
     _mm_storeu_si128((__m128i *)sums, both);
 }
 
-LANES vec check_step(const int type, vec sums, const group *g, const uint64_t *keys)
+LANES tally check_step(const int type, tally sums, const group *g, const uint64_t *keys)
 {
     for (int k = 0; k < (int)value_bytes(type); k++) {
         vec t = _mm512_add_epi64(g->raw[k], _mm512_loadu_si512(keys + 8 * k));
@@ -272,9 +277,12 @@ LANES vec check_step(const int type, vec sums, const group *g, const uint64_t *k
     return sums;
 }
 
-LANES uint64_t check_sum(vec sums)
+LANES uint64_t check_sum(tally sums)
 {
-    return (uint64_t)_mm512_reduce_add_epi64(sums);
+    /* Not _mm512_reduce_add_epi64: gcc's adds signed numbers, whose overflow C leaves undefined. */
+    __m256i half = _mm256_add_epi64(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
+    __m128i pair = _mm_add_epi64(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    return (uint64_t)_mm_cvtsi128_si64(pair) + (uint64_t)_mm_extract_epi64(pair, 1);
 }
 
 #endif

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -45,12 +44,11 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 """Results and arguments after the first two of the functions in planes.h."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Values ``first`` to ``first + count`` of a segment; where they begin in values and planes, in bytes."""
+class _Run(NamedTuple):
+    """Values ``first`` to ``first + values`` of a segment; where they begin in values and planes, in bytes."""
 
     first: int
-    count: int
+    values: int
     in_values: int
     in_exponents: int
     in_second: int
@@ -89,7 +87,7 @@ class NativeKernels:
 
         def work(r: _Run) -> None:
             planes = (to + r.in_exponents, first + r.first, second + r.in_second)
-            self._call("split", layout, source + r.in_values, r.count, *planes, stream)
+            self._call("split", layout, source + r.in_values, r.values, *planes, stream)
 
         self._pool.map(work, self._runs(n, layout))
 
@@ -101,7 +99,7 @@ class NativeKernels:
 
         def work(r: _Run) -> None:
             planes = (source + r.in_exponents, first + r.first, second + r.in_second)
-            self._call("merge", layout, *planes, r.count, to + r.in_values, stream)
+            self._call("merge", layout, *planes, r.values, to + r.in_values, stream)
 
         self._pool.map(work, self._runs(n, layout))
 
@@ -115,7 +113,7 @@ class NativeKernels:
 
         def work(r: _Run) -> int:
             planes = (source + r.in_exponents, first + r.first, second + r.in_second)
-            place = (r.count, block, r.first // block)
+            place = (r.values, block, r.first // block)
             return self._call("merge_checked", layout, *planes, *place, to + r.in_values, stream)
 
         return sum(self._pool.map(work, self._runs(n, layout))) % MODULUS
@@ -125,7 +123,7 @@ class NativeKernels:
         source, to = values.data_ptr(), _hashes("hashes", hashes, n, block)
 
         def work(r: _Run) -> None:
-            self._call("hash", layout, source + r.in_values, r.count, block, to + r.first // block * 16)
+            self._call("hash", layout, source + r.in_values, r.values, block, to + r.first // block * 16)
 
         self._pool.map(work, self._runs(n, layout))
 
@@ -148,7 +146,7 @@ class NativeKernels:
         def work(r: _Run) -> int:
             b = r.first // block
             outputs = (after + b * 16, first + r.first, second + r.in_second, flags + b)
-            place = (source + r.in_values, r.count, block, b)
+            place = (source + r.in_values, r.values, block, b)
             return self._call("scan_hashed", layout, *place, before + b * 16, *outputs, stream)
 
         return sum(self._pool.map(work, self._runs(n, layout))) % MODULUS
@@ -171,7 +169,7 @@ class NativeKernels:
         def work(r: _Run) -> int:
             b = r.first // block
             outputs = (first + r.first, second + r.in_second, flags + b)
-            place = (source + r.in_values, r.count, block, b)
+            place = (source + r.in_values, r.values, block, b)
             return self._call("scan_exact", layout, *place, before + r.in_exponents, *outputs, stream)
 
         return sum(self._pool.map(work, self._runs(n, layout))) % MODULUS
@@ -193,7 +191,7 @@ class NativeKernels:
         def work(r: _Run) -> int:
             base = None if before is None else before + r.in_exponents
             out = to + _changed_values(changed, r.first, n, block)
-            place = (source + r.in_values, r.count, block, flags + r.first // block)
+            place = (source + r.in_values, r.values, block, flags + r.first // block)
             return self._call("collect", layout, *place, base, out)
 
         return sum(self._pool.map(work, self._runs(n, layout)))
@@ -215,7 +213,7 @@ class NativeKernels:
 
         def work(r: _Run) -> int:
             coded = source + _changed_values(changed, r.first, values, block)
-            place = (r.count, block, flags + r.first // block)
+            place = (r.values, block, flags + r.first // block)
             return self._call("apply", layout, coded, *place, delta, to + r.in_exponents)
 
         self._pool.map(work, self._runs(values, layout))
@@ -227,17 +225,19 @@ class NativeKernels:
 
     def _runs(self, n: int, layout: FloatLayout) -> list[_Run]:
         """n values cut for the threads; one run if they are few, none for no values."""
-        parts = max(1, min(self.threads, n * layout.value_bytes // LEAST_RUN_BYTES))
+        parts = min(self.threads, n * layout.value_bytes // LEAST_RUN_BYTES)
+        if parts <= 1:
+            return [_Run(0, n, 0, 0, 0)] if n else []
         each = -(-n // (parts * RUN_MULTIPLE)) * RUN_MULTIPLE
         return [
             _Run(
                 first=first,
-                count=min(each, n - first),
+                values=min(each, n - first),
                 in_values=first * layout.value_bytes,
                 in_exponents=layout.exponent_bytes(first),
                 in_second=layout.rest_parts(first)[1],
             )
-            for first in range(0, n, each or 1)
+            for first in range(0, n, each)
         ]
 
 

@@ -9,24 +9,28 @@ enum {
     PREFETCH = 2048 /* bytes ahead */
 };
 
-/* States of 128 lanes, of which the last two registers may be unused. One variable each, not an array: the compiler
- * would write an array back to memory at every step. */
+/* States of all lanes; of 64 lanes only the first two are used. One variable each, not an array: the compiler would
+ * write an array back to memory at every step. */
 typedef struct {
-    __m512i a, b, c, d;
+    __m512i a, b, c, d, e, f, g, h;
 } registers;
+
+TARGET_AVX512 static inline __m512i load_state(const uint16_t *states, unsigned group)
+{
+    return _mm512_loadu_si512(states + GROUP * group);
+}
 
 TARGET_AVX512 static inline registers load_states(const uint16_t states[RANS_LANES])
 {
-    return (registers){_mm512_loadu_si512(states), _mm512_loadu_si512(states + GROUP),
-                       _mm512_loadu_si512(states + 2 * GROUP), _mm512_loadu_si512(states + 3 * GROUP)};
+    return (registers){load_state(states, 0), load_state(states, 1), load_state(states, 2), load_state(states, 3),
+                       load_state(states, 4), load_state(states, 5), load_state(states, 6), load_state(states, 7)};
 }
 
 TARGET_AVX512 static inline void store_states(registers from, uint16_t states[RANS_LANES])
 {
-    _mm512_storeu_si512(states, from.a);
-    _mm512_storeu_si512(states + GROUP, from.b);
-    _mm512_storeu_si512(states + 2 * GROUP, from.c);
-    _mm512_storeu_si512(states + 3 * GROUP, from.d);
+    const __m512i all[] = {from.a, from.b, from.c, from.d, from.e, from.f, from.g, from.h};
+    for (unsigned group = 0; group < RANS_LANES / GROUP; ++group)
+        _mm512_storeu_si512(states + GROUP * group, all[group]);
 }
 
 /* Where the low bytes of two registers of words lie. */
@@ -102,8 +106,11 @@ TARGET_AVX512 static inline void encode(const struct rans_model *model, const ui
     registers state = load_states(states);
     uint8_t *byte = *coded, *escape = *escapes;
     for (const uint8_t *at = symbols + steps * lanes; at > symbols;) {
-        if (lanes == RANS_LANES)
+        if (lanes == RANS_LANES) {
+            encode_pair(&t, &at, &state.g, &state.h, &byte, &escape);
+            encode_pair(&t, &at, &state.e, &state.f, &byte, &escape);
             encode_pair(&t, &at, &state.c, &state.d, &byte, &escape);
+        }
         encode_pair(&t, &at, &state.a, &state.b, &byte, &escape);
     }
     store_states(state, states);
@@ -179,8 +186,11 @@ TARGET_AVX512 static inline size_t decode(const struct rans_model *model, uint8_
     size_t step = 0;
     for (; step < steps && byte - coded_floor >= (ptrdiff_t)lanes && escape >= escapes_begin; ++step) {
         decode_pair(&t, &state.a, &state.b, &byte, &escape, &symbols);
-        if (lanes == RANS_LANES)
+        if (lanes == RANS_LANES) {
             decode_pair(&t, &state.c, &state.d, &byte, &escape, &symbols);
+            decode_pair(&t, &state.e, &state.f, &byte, &escape, &symbols);
+            decode_pair(&t, &state.g, &state.h, &byte, &escape, &symbols);
+        }
     }
     store_states(state, states);
     *coded = byte;

@@ -8,6 +8,8 @@ static rans_encode_steps *encoder(int isa)
 #ifdef CIERA_X86
     if (isa == ISA_AVX512)
         return rans_encode_avx512;
+    if (isa == ISA_AVX2)
+        return rans_encode_avx2;
 #endif
     (void)isa;
     return NULL;
@@ -18,21 +20,17 @@ static rans_decode_steps *decoder(int isa)
 #ifdef CIERA_X86
     if (isa == ISA_AVX512)
         return rans_decode_avx512;
+    if (isa == ISA_AVX2)
+        return rans_decode_avx2;
 #endif
     (void)isa;
     return NULL;
 }
 
-/* Most bytes that a chunk can take, and what may be written behind it while it is coded. */
-static size_t worst_bytes(size_t symbols)
-{
-    return symbols + 2 * RANS_LANES + RANS_PAD;
-}
-
-/* Bytes of scratch that ciera_rans_encode needs. */
+/* Bytes of scratch that ciera_rans_encode needs; rans_worst_bytes(n) do if n is less than a chunk. */
 size_t ciera_rans_scratch_bytes(void)
 {
-    return worst_bytes(RANS_CHUNK);
+    return rans_worst_bytes(RANS_CHUNK);
 }
 
 /* Codes n symbols as whole chunks (the last may be short), one behind the other: coded bytes, then states.
@@ -56,7 +54,7 @@ int64_t ciera_rans_encode(int isa, const uint8_t *table, size_t table_bytes, con
         unsigned lanes = rans_lanes(count);
         size_t steps = count / lanes;
         /* Straight to where it belongs, if even the worst case has room there. */
-        int direct = room - used >= worst_bytes(count);
+        int direct = room - used >= rans_worst_bytes(count);
         uint8_t *begin = direct ? out + used : scratch, *coded = begin, *first_escape = escape;
         uint16_t states[RANS_LANES];
         for (unsigned lane = 0; lane < RANS_LANES; ++lane)

@@ -93,6 +93,7 @@ size_t rans_read_table(const uint8_t *wire, size_t room, unsigned symbol_bits, s
     if (entries < 1 || entries > RANS_ESCAPE || room < 1 + 2 * entries)
         return 0;
     memset(model->index, RANS_ESCAPE, sizeof model->index);
+    model->entries = entries;
     for (unsigned entry = 0; entry < RANS_ENTRIES; ++entry) {
         unsigned symbol = 0, share = 0;
         if (entry < entries) {
@@ -107,12 +108,14 @@ size_t rans_read_table(const uint8_t *wire, size_t room, unsigned symbol_bits, s
             model->escape_slot = slot;
         }
         unsigned divisor = share ? share : 1; /* entries that no slot leads to */
+        model->symbol[entry] = (uint8_t)symbol;
         model->share[entry] = (uint16_t)divisor;
         model->start[entry] = (uint16_t)slot;
         model->reciprocal[entry] = (uint16_t)(65535 / divisor);
         model->inverse[entry] = ((1u << 26) + divisor - 1) / divisor;
         for (unsigned rank = 0; rank < share; ++rank, ++slot) {
             model->slot_symbol[slot] = (uint8_t)symbol;
+            model->slot_entry[slot] = (uint8_t)entry;
             model->slot_share[slot] = (uint16_t)share;
             model->slot_rank[slot] = (uint16_t)rank;
         }

@@ -16,10 +16,12 @@ LANES uint64_t scan(const int type, const int stream, const int exact, const uin
     uint64_t checksum = 0;
     for (size_t start = 0, number = 0; start < n; start += block, number++) {
         size_t end = n - start < block ? n : start + block, at = start;
-        vec sums = zero(), differences = zero(), a = zero(), b = zero();
+        vec differences = no_difference();
+        tally sums = no_tally(), a = no_tally(), b = no_tally();
         for (; at + GROUP <= end; at += GROUP) {
             prefetch(values + at * width, GROUP * width);
-            group g = take(type, values + at * width);
+            group g;
+            take(type, values + at * width, &g);
             put_rest(type, stream, &g, first, second, at);
             sums = check_step(type, sums, &g, tables->keys + (at - start) * width / 8);
             if (exact) {

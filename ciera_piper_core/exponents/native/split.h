@@ -11,7 +11,8 @@ LANES void split(const int type, const int stream, const uint8_t *restrict value
     size_t at = 0;
     for (; at + GROUP <= n; at += GROUP) {
         prefetch(values + at * width, GROUP * width);
-        group g = take(type, values + at * width);
+        group g;
+        take(type, values + at * width, &g);
         put_symbols(type, stream, g.symbols, exponents, at);
         put_rest(type, stream, &g, first, second, at);
     }

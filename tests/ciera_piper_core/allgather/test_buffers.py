@@ -12,14 +12,14 @@ def test_a_buffer_that_came_back_is_used_again() -> None:
     first = pool.take(100)
     pool.give(first)
     assert pool.take(60).data_ptr() == first.data_ptr()
-    assert pool.owned_bytes == 100
+    assert pool.owned_bytes == 112
 
 
 def test_two_borrowers_never_share() -> None:
     pool = BufferPool(torch.device("cpu"))
     first, second = pool.take(100), pool.take(100)
     assert first.data_ptr() != second.data_ptr()
-    assert pool.owned_bytes == 200
+    assert pool.owned_bytes == 224
 
 
 def test_the_smallest_that_fits_is_taken() -> None:
@@ -35,8 +35,15 @@ def test_where_none_fits_the_largest_is_replaced() -> None:
     pool = BufferPool(torch.device("cpu"))
     for buffer in (pool.take(10), pool.take(1_000)):
         pool.give(buffer)
-    assert pool.take(2_000).numel() == 2_000
-    assert pool.owned_bytes == 2_010
+    assert pool.take(2_000).numel() == 2_250
+    assert pool.owned_bytes == 2_250 + 11
+
+
+def test_growth_of_an_eighth_needs_no_new_buffer() -> None:
+    pool = BufferPool(torch.device("cpu"))
+    first = pool.take(8_000)
+    pool.give(first)
+    assert pool.take(9_000).data_ptr() == first.data_ptr()
 
 
 def test_a_forgotten_buffer_does_not_come_back() -> None:

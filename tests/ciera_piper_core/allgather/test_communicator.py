@@ -182,6 +182,33 @@ def test_values_that_require_gradients_are_gathered_without_them(tmp_path: Path)
     run_world(2, body, tmp_path)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.bool, torch.complex128])
+def test_a_plain_plan_may_be_of_any_type(dtype: torch.dtype, tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        rank = context.group.rank
+        for sizes in ((9, 9), (9, 4)):
+            gather = CompressedGather(GatherPlan((Segment("x", 0, sizes[rank], compressed=False),), dtype))
+            shards = [(torch.arange(size) + rank).to(dtype) for rank, size in enumerate(sizes)]
+            assert_same_bits(gather.gather(shards[rank]), torch.cat(shards))
+            assert_same_bits(gather.gather(shards[rank], torch.empty(sum(sizes), dtype=dtype)), torch.cat(shards))
+            assert_same_bits(gather.start(shards[rank]).wait_for_output(), torch.cat(shards))
+            assert gather.statistics.gathers["plain"] == 3
+            assert gather.statistics.plain_bytes == 3 * sizes[rank] * dtype.itemsize
+
+    run_world(2, body, tmp_path)
+
+
+def test_shards_that_are_all_empty(tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        for selection in (["shard"], []):
+            gather = CompressedGather(GatherPlan.single(0, torch.bfloat16).with_selection(selection))
+            for _ in range(3):
+                assert gather.gather(torch.empty(0, dtype=torch.bfloat16)).shape == (0,)
+                assert gather.start(torch.empty(0, dtype=torch.bfloat16)).wait_for_output().shape == (0,)
+
+    run_world(2, body, tmp_path)
+
+
 @pytest.mark.parametrize("selected", [True, False])
 def test_a_world_of_one_copies(selected: bool) -> None:
     plan = GatherPlan.single(100, torch.bfloat16).with_selection(["shard"] if selected else [])
@@ -219,7 +246,7 @@ def test_a_plan_that_selects_nothing_gathers_plain(even: bool, queued: bool, tmp
         assert [sample.kind for sample in seen] == ["plain"] * 3
         assert gather.state_bytes == 0
         assert (gather.lane.group is dist.group.WORLD) != queued
-        assert gather.lane.buffers.owned_bytes == (0 if even else 3 * 8 * 1400)
+        assert gather.lane.buffers.owned_bytes == (0 if even else 3 * 8 * 1400 * 9 // 8)
 
     run_world(3, body, tmp_path)
 

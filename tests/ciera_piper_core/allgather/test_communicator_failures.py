@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from ciera_piper_core.allgather.errors import GatherError, GatherMismatchError
 from ciera_piper_core.allgather.lane import GatherLane
 from ciera_piper_core.allgather.plan import CodingSettings, GatherPlan
 from ciera_piper_core.exponents.coding import CodedDataError
-from ciera_piper_core.exponents.payload import HEADER_BYTES
+from ciera_piper_core.exponents.payload import HEADER_BYTES, PayloadHeader
 from tests.ciera_piper_core.allgather.walks import Walk, assert_same_bits
 from tests.gloo_world import run_world
 
@@ -256,6 +257,24 @@ def test_what_was_changed_on_the_way_is_found_and_the_next_gather_mends_it(part:
             rehearsal.again()
         for _ in range(2):
             rehearsal.step()
+
+    run_world(WORLD, body, tmp_path)
+
+
+@pytest.mark.parametrize("field", ["variable_bytes", "capacity_bytes"])
+def test_a_header_with_sizes_that_cannot_be_is_refused_on_every_rank(field: str, tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        rehearsal = Rehearsal(context)
+        exchange = rehearsal.gather._exchange
+        inner = exchange._header
+
+        def impossible(transfer: Transfer, first: int) -> PayloadHeader:
+            return replace(inner(transfer, first), **{field: 1 << 50})
+
+        if rehearsal.rank == 1:
+            exchange._header = impossible  # type: ignore[method-assign]
+        with pytest.raises(GatherError, match=r"from rank 1: .*1125899906842624"):
+            rehearsal.again()
 
     run_world(WORLD, body, tmp_path)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,11 +11,15 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+from torch.distributed.tensor import Shard
 
+from ciera_piper_core.allgather.categories import CATEGORIES
 from ciera_piper_core.allgather.fsdp import CompressedModel, compress_all_gathers
 from ciera_piper_core.allgather.fsdp_groups import current_all_gather, parameter_groups
 from ciera_piper_core.allgather.selection import ChangeRates
 from ciera_piper_core.exponents.segment import CodingSettings
+from ciera_piper_core.ranges import recording
 from tests.ciera_piper_core.allgather.fsdp_training import Recipe, Training, batch, cpu_mesh, differing, same_bits
 from tests.gloo_world import run_world
 
@@ -79,6 +85,12 @@ def test_a_few_steps(reshard: bool, tmp_path: Path) -> None:
         assert last is not None
         unchanged = all(segment.changed_blocks == 0 for segment in last.segments)
         assert unchanged == reshard, "the backward pass finds what the forward pass found"
+        categories = handle.categories
+        assert set(categories) == set(CATEGORIES) - {"other"}
+        assert not categories["layer norm"].compressed, "shorter than a block"
+        experts = categories["expert FFN"]
+        assert experts.gathers == 6 * (7 if reshard else 3), "a gather of each of six matrices"
+        assert 0 < experts.block_change_rate < 1
         handle.remove()
 
     run_world(2, body, tmp_path)
@@ -148,6 +160,84 @@ def test_prefetched_gathers_are_in_flight_together(tmp_path: Path) -> None:
         handle.remove()
 
     run_world(2, body, tmp_path)
+
+
+def test_coding_and_collectives_run_while_the_program_does_something_else(tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        model = one_linear(2)
+        handle = compress_all_gathers(model, SMALL_BLOCKS)  # type: ignore[arg-type]
+        expected = gathered(model)
+        gathered(model)
+        with recording() as spans:
+            pending = model.unshard(async_op=True)
+            deadline = time.monotonic() + 20
+            while len(spans) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            before = list(spans)
+            pending.wait()  # type: ignore[union-attr]
+        assert torch.equal(model.weight.detach().view(torch.int16), expected)  # type: ignore[union-attr, operator]
+        mine = threading.get_ident()
+        assert {span.name: span.thread == mine for span in before} == {
+            "allgather.encode": False,
+            "allgather.collective": False,
+        }
+        assert [(span.name, span.thread == mine) for span in spans[2:]] == [("allgather.decode", True)]
+        handle.remove()
+
+    run_world(2, body, tmp_path)
+
+
+def test_gathers_ahead_of_time_leave_the_programs_thread(tmp_path: Path) -> None:
+    """In the backward pass, where FSDP2 prefetches; what a module waits for at once needs no other thread."""
+
+    def body(context: Context) -> None:
+        plain, compressed, handle = pair(BF16, cpu_mesh(2))
+        train_alike(plain, compressed, context.group.rank, steps=2)
+        with recording() as spans:
+            train_alike(plain, compressed, context.group.rank, steps=1, first=2)
+        mine = threading.get_ident()
+        coded = [span for span in spans if span.name == "allgather.encode"]
+        # Forward: root and both layers. Backward: the root, then each layer while the one above it computes.
+        assert [span.thread == mine for span in sorted(coded, key=lambda span: span.start_ns)] == 4 * [True] + 2 * [
+            False
+        ]
+        assert {span.thread == mine for span in spans if span.name == "allgather.decode"} == {True}
+        handle.remove()
+
+    run_world(2, body, tmp_path)
+
+
+def test_parameters_that_are_sharded_over_other_ranks_than_their_modules(tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        def sharded() -> torch.nn.Module:
+            generator = torch.Generator().manual_seed(context.group.rank // 2)
+            model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+            for weight in model.parameters():
+                weight.data.normal_(generator=generator)
+            experts = set(model[1].parameters())
+            whole, halves = cpu_mesh(4), init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "half"))
+            among = {True: FSDPMeshInfo(halves["half"], 0), False: FSDPMeshInfo(whole, 0)}
+            return fully_shard(
+                model,
+                mesh=whole,
+                shard_placement_fn=lambda weight: ShardPlacementResult(Shard(0), among[weight in experts]),
+            )
+
+        plain, compressed = sharded(), sharded()
+        handle = compress_all_gathers(compressed, SMALL_BLOCKS)
+        assert list(handle.plans) == ["root", "root [2]"]
+        for _ in range(3):
+            for model in (plain, compressed):
+                model.unshard()  # type: ignore[operator]
+            for expected, got in zip(plain.parameters(), compressed.parameters(), strict=True):
+                assert same_bits(got.detach(), expected.detach())
+            for model in (plain, compressed):
+                model.reshard()  # type: ignore[operator]
+        assert kinds(handle) == {name: {"refresh": 1, "coded": 2} for name in handle.plans}
+        handle.remove()
+        assert all(type(current_all_gather(one)) is DefaultAllGather for one in parameter_groups(compressed))
+
+    run_world(4, body, tmp_path)
 
 
 def test_gathers_that_nobody_waits_for(tmp_path: Path) -> None:

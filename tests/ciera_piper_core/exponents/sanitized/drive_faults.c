@@ -21,6 +21,7 @@ TARGET_AVX2 static void streaming_store(uint8_t *at)
 int main(int argc, char **argv)
 {
     const char *fault = argc > 1 ? argv[1] : "";
+    snprintf(where, sizeof where, "%s", fault);
     volatile uint8_t byte = 0;
     volatile int number = 0x7fffffff;
     make_rooms(4096);
@@ -48,6 +49,6 @@ int main(int argc, char **argv)
     else if (strcmp(fault, "none"))
         return 3;
     for (int slot = 0; slot < 3; ++slot)
-        released(slot, fault);
+        released(slot);
     return 0;
 }

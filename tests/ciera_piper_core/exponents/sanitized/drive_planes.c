@@ -33,19 +33,19 @@ static void keep(struct written *written, int what, const uint8_t *from, size_t 
         memcpy(written->bytes[what], from, bytes);
 }
 
-static void same(const struct written *a, const struct written *b, const char *where)
+static void same(const struct written *a, const struct written *b)
 {
     for (int what = 0; what < 10; ++what)
         REQUIRE(a->sizes[what] == b->sizes[what] &&
                     (!a->sizes[what] || !memcmp(a->bytes[what], b->bytes[what], a->sizes[what])),
-                "output %d: %s", what, where);
-    REQUIRE(!memcmp(a->sums, b->sums, sizeof a->sums), "checksums: %s", where);
-    REQUIRE(!memcmp(a->collected, b->collected, sizeof a->collected), "symbols counted: %s", where);
+                "output %d", what);
+    REQUIRE(!memcmp(a->sums, b->sums, sizeof a->sums), "checksums");
+    REQUIRE(!memcmp(a->collected, b->collected, sizeof a->collected), "symbols counted");
 }
 
 /* All functions once. `now` and `before` are n values. */
 static void drive(int isa, int type, const uint8_t *now, const uint8_t *before, size_t n, size_t block, int stream,
-                  enum placement placement, struct written *written, const char *where)
+                  enum placement placement, struct written *written)
 {
     const size_t values_size = n * value_bytes_of(type), exponents_size = exponent_bytes_of(type, n);
     const size_t second_size = second_bytes_of(type, n), blocks = (n + block - 1) / block;
@@ -60,9 +60,9 @@ static void drive(int isa, int type, const uint8_t *now, const uint8_t *before, 
     keep(written, EXPONENTS, exponents, exponents_size);
     keep(written, FIRST, first, n);
     keep(written, SECOND, second, second_size);
-    released(EXPONENTS, "split's exponents");
-    released(FIRST, "split's first");
-    released(SECOND, "split's second");
+    released(EXPONENTS);
+    released(FIRST);
+    released(SECOND);
 
     exponents = placed_copy(EXPONENTS, placement, written->bytes[EXPONENTS], exponents_size, shift + 7);
     first = placed_copy(FIRST, placement, written->bytes[FIRST], n, shift + 5);
@@ -74,12 +74,12 @@ static void drive(int isa, int type, const uint8_t *now, const uint8_t *before, 
                                                           merged, stream);
         else
             ciera_planes_merge(isa, type, exponents, first, second, n, merged, stream);
-        REQUIRE(!values_size || !memcmp(merged, now, values_size), "merge (checked: %d): %s", checked, where);
-        released(MERGED, "merge's values");
+        REQUIRE(!values_size || !memcmp(merged, now, values_size), "merge (checked: %d)", checked);
+        released(MERGED);
     }
-    released(FIRST, "merge's input first");
-    released(SECOND, "merge's input second");
-    released(EXPONENTS, "merge's input exponents");
+    released(FIRST);
+    released(SECOND);
+    released(EXPONENTS);
 
     /* The planes and hashes of `before` are what is compared with. */
     uint8_t *older = placed_copy(PREVIOUS, placement, before, values_size, shift);
@@ -90,9 +90,9 @@ static void drive(int isa, int type, const uint8_t *now, const uint8_t *before, 
     first = placed(FIRST, placement, n, shift + 2);
     second = placed(SECOND, placement, second_size, shift + 3);
     ciera_planes_split(isa, type, older, n, plane, first, second, stream);
-    released(PREVIOUS, "the older values");
-    released(FIRST, "split's first");
-    released(SECOND, "split's second");
+    released(PREVIOUS);
+    released(FIRST);
+    released(SECOND);
 
     for (int exact = 0; exact < 2; ++exact) {
         uint8_t *changed = placed(CHANGED, placement, blocks, shift + 11);
@@ -108,14 +108,14 @@ static void drive(int isa, int type, const uint8_t *now, const uint8_t *before, 
             keep(written, NEW, new, 16 * blocks);
         }
         keep(written, CHANGED, changed, blocks);
-        REQUIRE(!n || !memcmp(first, written->bytes[FIRST], n), "a scan's first: %s", where);
-        REQUIRE(!second_size || !memcmp(second, written->bytes[SECOND], second_size), "a scan's second: %s", where);
-        released(CHANGED, "a scan's changed");
-        released(NEW, "a scan's hashes");
-        released(FIRST, "a scan's first");
-        released(SECOND, "a scan's second");
+        REQUIRE(!n || !memcmp(first, written->bytes[FIRST], n), "a scan's first");
+        REQUIRE(!second_size || !memcmp(second, written->bytes[SECOND], second_size), "a scan's second");
+        released(CHANGED);
+        released(NEW);
+        released(FIRST);
+        released(SECOND);
     }
-    REQUIRE(written->sums[0] == written->sums[1] && written->sums[0] == written->sums[2], "checksums: %s", where);
+    REQUIRE(written->sums[0] == written->sums[1] && written->sums[0] == written->sums[2], "checksums");
 
     size_t symbols_size = 0;
     for (size_t b = 0; b < blocks; ++b)
@@ -126,22 +126,22 @@ static void drive(int isa, int type, const uint8_t *now, const uint8_t *before, 
         uint8_t *symbols = placed(SYMBOLS, placement, symbols_size, shift + 13);
         written->collected[delta] =
             ciera_planes_collect(isa, type, values, n, block, changed, delta ? plane : NULL, symbols);
-        REQUIRE(written->collected[delta] == symbols_size, "%zu symbols collected, %zu expected: %s",
-                written->collected[delta], symbols_size, where);
+        REQUIRE(written->collected[delta] == symbols_size, "%zu symbols collected, %zu expected",
+                written->collected[delta], symbols_size);
         keep(written, delta ? SYMBOLS : MERGED, symbols, symbols_size);
         uint8_t *applied = placed_copy(PREVIOUS, placement, plane, exponents_size, shift + 15);
         size_t read = ciera_planes_apply(isa, type, symbols, n, block, changed, delta, applied);
-        REQUIRE(read == symbols_size, "%zu symbols applied, %zu expected: %s", read, symbols_size, where);
+        REQUIRE(read == symbols_size, "%zu symbols applied, %zu expected", read, symbols_size);
         REQUIRE(!exponents_size || !memcmp(applied, written->bytes[EXPONENTS], exponents_size),
-                "apply (delta: %d): %s", delta, where);
-        released(PREVIOUS, "apply's exponents");
-        released(SYMBOLS, "collect's symbols");
+                "apply (delta: %d)", delta);
+        released(PREVIOUS);
+        released(SYMBOLS);
     }
-    released(CHANGED, "collect's changed");
-    released(OLD, "the hashes");
-    released(EXPONENTS, "the older plane");
-    REQUIRE(!values_size || !memcmp(values, now, values_size), "the values were changed: %s", where);
-    released(VALUES, "the values");
+    released(CHANGED);
+    released(OLD);
+    released(EXPONENTS);
+    REQUIRE(!values_size || !memcmp(values, now, values_size), "the values were changed");
+    released(VALUES);
 }
 
 /* Values of any bits, and the same with other exponents at a few places: none, one, some, all. */
@@ -172,13 +172,12 @@ int main(void)
             for (int isa = ISA_SCALAR; isa <= best; ++isa)
                 for (enum placement placement = AT_START; placement < PLACEMENTS; ++placement)
                     for (int stream = 0; stream < 2; ++stream, ++driven) {
-                        char where[160];
                         snprintf(where, sizeof where, "isa %d, type %d, n %zu, block %zu, placement %d, stream %d", isa,
                                  type, n, block, placement, stream);
                         int scalar = isa == ISA_SCALAR && placement == AT_START && !stream;
-                        drive(isa, type, now, before, n, block, stream, placement, scalar ? &expected : &found, where);
+                        drive(isa, type, now, before, n, block, stream, placement, scalar ? &expected : &found);
                         if (!scalar)
-                            same(&expected, &found, where);
+                            same(&expected, &found);
                     }
         }
     printf("%zu rounds at levels 0 to %d\n", driven, best);

@@ -28,15 +28,25 @@ static struct {
 } slots[SLOTS];
 static size_t room_bytes;
 
+/* What is being driven, for reports. */
+static char where[200];
+
 #define REQUIRE(condition, ...)                                                                                        \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
             fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
             fprintf(stderr, __VA_ARGS__);                                                                              \
-            fputc('\n', stderr);                                                                                       \
+            fprintf(stderr, "\nwhile driving: %s\n", where);                                                            \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
+
+/* The sanitizer calls this before its report. */
+void __asan_on_error(void);
+void __asan_on_error(void)
+{
+    fprintf(stderr, "while driving: %s\n", where);
+}
 
 /* Makes every slot's memory, for buffers of up to so many bytes. Once, at the start. */
 static void make_rooms(size_t most_bytes)
@@ -80,7 +90,8 @@ static uint8_t *placed(int slot, enum placement placement, size_t bytes, size_t 
 }
 
 /* The same, with the content of `from`. */
-static uint8_t *placed_copy(int slot, enum placement placement, const uint8_t *from, size_t bytes, size_t shift)
+static inline uint8_t *placed_copy(int slot, enum placement placement, const uint8_t *from, size_t bytes,
+                                   size_t shift)
 {
     uint8_t *at = placed(slot, placement, bytes, shift);
     if (bytes)
@@ -89,19 +100,21 @@ static uint8_t *placed_copy(int slot, enum placement placement, const uint8_t *f
 }
 
 /* That nothing beside the slot's buffer was written; gives a heap buffer back. */
-static void released(int slot, const char *what)
+static void released(int slot)
 {
     uint8_t *from = slots[slot].heap, *to = slots[slot].at;
     if (!slots[slot].heap)
         surroundings(slot, &from, &to);
-    for (uint8_t *p = from; p < to; ++p)
-        if (p < slots[slot].at || p >= slots[slot].at + slots[slot].bytes)
-            REQUIRE(*p == PATTERN, "%s: byte %td from its start was written", what, p - slots[slot].at);
+    for (uint8_t *p = from; p < to; ++p) {
+        if (p == slots[slot].at)
+            p += slots[slot].bytes;
+        REQUIRE(p == to || *p == PATTERN, "slot %d: byte %td from its start was written", slot, p - slots[slot].at);
+    }
     free(slots[slot].heap);
 }
 
 /* Pseudo-random 64 bits (xorshift); state must not be 0. */
-static uint64_t drawn(uint64_t *state)
+static inline uint64_t drawn(uint64_t *state)
 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

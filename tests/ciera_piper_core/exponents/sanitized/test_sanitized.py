@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ FAULTS = {
     "read before": "SEGV",
     "read behind": "SEGV",
     "read behind on heap": "heap-buffer-overflow",
-    "write beside": "byte 100 from its start was written",
-    "write before": "byte -3 from its start was written",
+    "write beside": "slot 0: byte 100 from its start was written",
+    "write before": "slot 1: byte -3 from its start was written",
     "signed overflow": "signed integer overflow",
     "misaligned": "misaligned address",
     "masked store": "SEGV",
@@ -48,3 +49,20 @@ def test_each_fault_is_seen(faults: Path, fault: str) -> None:
 @pytest.mark.slow
 def test_planes(tmp_path: Path) -> None:
     assert "rounds at levels 0 to" in run(built("drive_planes", "_planes", tmp_path))
+
+
+@pytest.mark.slow
+def test_rans(tmp_path: Path) -> None:
+    assert "rounds at levels 0 to" in run(built("drive_rans", "_rans", tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fuzzer", "streams", "least_refused"), [("fuzz_rans", 4000, 3400), ("fuzz_rans_streams", 6000, 4000)]
+)
+def test_rans_decoder_on_bytes_that_nobody_coded(fuzzer: str, streams: int, least_refused: int, tmp_path: Path) -> None:
+    """Of changes in chunks, states and counts most show; changed escapes or names of symbols only in a checksum."""
+    program = built(fuzzer, "_rans", tmp_path)
+    for seed in (1, 2026):
+        printed = run(program, str(streams), str(seed))
+        assert int(re.findall(r"(\d+) refused", printed)[0]) > least_refused, printed

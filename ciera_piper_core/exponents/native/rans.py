@@ -1,0 +1,270 @@
+"""The C rANS coder: hands arrays to the functions of rans_*.c, and shares the chunks of long streams out to threads."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ciera_piper_core.exponents.coding import CodedDataError
+from ciera_piper_core.exponents.native.library import ISA_LEVELS, chosen_isa, load
+from ciera_piper_core.exponents.native.pool import Pool
+from ciera_piper_core.exponents.rans.plan import Kind, Plan
+from ciera_piper_core.exponents.rans.stream import CHUNK, PAD, StreamCoder, chunk_sizes, lanes, too_wide
+from ciera_piper_core.exponents.workspace import Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from ciera_piper_core.exponents.rans.plan import Counts
+    from ciera_piper_core.exponents.rans.stream import Bytes, Directory
+
+TABLE_BYTES = 31
+"""Most bytes of a table."""
+
+NO_COST = 2**64 - 1
+
+NO_PLAN = 255
+"""Kind of a plan that is not made yet."""
+
+WRONG, TOO_WIDE = -1, -2
+"""Results of the stream functions; another that is negative means that memory ran out."""
+
+_POINTER, _SIZE, _FLAG = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "count": (None, (_POINTER, _SIZE, _SIZE, _SIZE, _POINTER)),
+    "build_table": (_SIZE, (_POINTER, _FLAG, _POINTER)),
+    "cost": (ctypes.c_uint64, (_POINTER, _POINTER, _SIZE)),
+    "constant": (_FLAG, (_POINTER, _SIZE)),
+    "pack5": (ctypes.c_uint, (_POINTER, _SIZE, _POINTER)),
+    "unpack5": (ctypes.c_uint, (_POINTER, _SIZE, _POINTER)),
+    "scratch_bytes": (_SIZE, ()),
+    "encode": (ctypes.c_int64, (_FLAG, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _SIZE, *[_POINTER] * 4)),
+    "decode": (
+        _FLAG,
+        (_FLAG, _POINTER, _SIZE, ctypes.c_uint, _POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE),
+    ),
+    "encode_stream": (
+        ctypes.c_int64,
+        (_FLAG, _POINTER, _SIZE, ctypes.c_uint, _POINTER, _POINTER, ctypes.c_uint),
+    ),
+    "decode_stream": (_FLAG, (_FLAG, _POINTER, _SIZE, ctypes.c_uint, _POINTER, _SIZE, ctypes.c_uint)),
+    "split_sparse": (_SIZE, (_FLAG, _POINTER, _SIZE, ctypes.c_uint8, _POINTER, _POINTER)),
+    "merge_sparse": (_FLAG, (_FLAG, _POINTER, _SIZE, ctypes.c_uint8, _POINTER, _SIZE, _POINTER)),
+}
+"""Results and arguments of the exported functions; the C sources say what they read and write."""
+
+
+class NativeCoder(StreamCoder):
+    """:class:`~ciera_piper_core.exponents.coding.Coder` on the CPU, with the bytes of ``ReferenceCoder``.
+
+    Args:
+        isa: instruction level (``library.ISA_LEVELS``); None for ``CIERA_ISA``, else the best.
+        threads: that share the chunks of one call, the calling one among them.
+
+    Raises:
+        ValueError: a level that this processor has not, or less than one thread.
+        NativeUnavailableError: the C library was not built.
+    """
+
+    def __init__(self, isa: str | None = None, threads: int = 1) -> None:
+        self.isa = chosen_isa(isa)
+        self.threads = threads
+        self._level = ISA_LEVELS.index(self.isa)
+        super().__init__(NativePrimitives(self.isa, threads))
+
+    def _encode(self, symbols: Bytes, symbol_bits: int, out: Bytes, key: Hashable, depth: int = 0) -> int:
+        if self._shared_out(symbols):
+            return super()._encode(symbols, symbol_bits, out, key, depth)
+        before = None if key is None else _plan_bytes(self._kept(key))
+        plan = None if before is None else ctypes.create_string_buffer(before, len(before))
+        place = (_at(symbols), symbols.size, symbol_bits, _at(out))
+        size: int = _functions()["encode_stream"](self._level, *place, plan, depth)
+        if size == TOO_WIDE:
+            raise too_wide(symbol_bits)
+        if size < 0:
+            raise MemoryError(f"no memory to code {symbols.size} symbols")
+        if plan is not None and plan.raw != before and plan.raw[0] != NO_PLAN:
+            self._keep(key, _plan_of(plan.raw))
+        return size
+
+    def _decode(self, coded: Bytes, symbol_bits: int, symbols: Bytes, depth: int = 0) -> None:
+        if self._shared_out(symbols):
+            super()._decode(coded, symbol_bits, symbols, depth)
+            return
+        place = (_at(coded), coded.size, symbol_bits, _at(symbols), symbols.size)
+        failed = _functions()["decode_stream"](self._level, *place, depth)
+        if failed == WRONG:
+            raise CodedDataError(f"{coded.size} coded bytes are not what an encoder wrote for {symbols.size} symbols")
+        if failed:
+            raise MemoryError(f"no memory to decode {symbols.size} symbols")
+
+    def _shared_out(self, symbols: Bytes) -> bool:
+        """Whether threads share the work. Then the parts are put together here, else all is done in one call."""
+        return self.threads > 1 and symbols.size > CHUNK
+
+
+def _plan_bytes(plan: Plan | None) -> bytes:
+    """A plan as C has it (rans_plan)."""
+    if plan is None:
+        return bytes([NO_PLAN]).ljust(3 + TABLE_BYTES, b"\0")
+    return (bytes([plan.kind, plan.usual, len(plan.table)]) + plan.table).ljust(3 + TABLE_BYTES, b"\0")
+
+
+def _plan_of(raw: bytes) -> Plan:
+    return Plan(Kind(raw[0]), table=raw[3 : 3 + raw[2]], usual=raw[1])
+
+
+class NativePrimitives:
+    """:class:`~ciera_piper_core.exponents.rans.stream.Primitives` in C."""
+
+    def __init__(self, isa: str, threads: int) -> None:
+        self._level = ISA_LEVELS.index(isa)
+        self._threads = threads
+        self._pool = Pool(threads)
+        self._workspace = Workspace()
+        self._c = _functions()
+
+    def count(self, symbols: Bytes, piece: int, stride: int) -> Counts:
+        counts = np.zeros(256, np.uint64)
+        self._c["count"](_at(symbols), symbols.size, piece, stride, counts.ctypes.data)
+        return counts
+
+    def build_table(self, counts: Counts, any_symbol: bool) -> bytes:
+        table = np.empty(TABLE_BYTES, np.uint8)
+        size = self._c["build_table"](counts.ctypes.data, any_symbol, _at(table))
+        return table[:size].tobytes()
+
+    def cost(self, counts: Counts, table: bytes) -> int | None:
+        cost: int = self._c["cost"](counts.ctypes.data, table, len(table))
+        return None if cost == NO_COST else cost
+
+    def constant(self, symbols: Bytes) -> bool:
+        return bool(self._c["constant"](_at(symbols), symbols.size))
+
+    def pack5(self, symbols: Bytes, out: Bytes) -> int:
+        seen: int = self._c["pack5"](_at(symbols), symbols.size, _at(out))
+        return seen
+
+    def unpack5(self, packed: Bytes, symbols: Bytes) -> int:
+        unused: int = self._c["unpack5"](_at(packed), symbols.size, _at(symbols))
+        return unused
+
+    def encode_chunks(self, table: bytes, symbols: Bytes, out: Bytes, escapes: Bytes) -> tuple[int, Directory, int]:
+        directory = np.empty((len(chunk_sizes(symbols.size)), 2), "<u4")
+        runs = self._runs(symbols.size)
+        if len(runs) == 1:
+            size, escaped = self._encode_run(table, symbols, out, directory, escapes)
+            return size, directory, escaped
+
+        # Where a run's bytes go is known once those before it are coded: each first goes to a place of its own.
+        def work(run: slice) -> tuple[int, int]:
+            chunks = directory[run.start // CHUNK : -(-run.stop // CHUNK)]
+            begin = run.start + PAD * (run.start // CHUNK)
+            to = places[begin + 2 * PAD * (run.start // CHUNK) :][: run.stop - run.start + 3 * PAD * len(chunks)]
+            return self._encode_run(table, symbols[run], to, chunks, all_escapes[begin:])
+
+        room = symbols.size + PAD * len(directory)
+        with self._workspace.borrow(room + 2 * PAD * len(directory)) as a, self._workspace.borrow(room) as b:
+            places, all_escapes = a.numpy(), b.numpy()
+            found = self._pool.map(work, runs)
+            if min(size for size, _ in found) < 0 or sum(size for size, _ in found) > out.size:
+                return -1, directory, 0
+            at = escape_at = 0
+            for run, (size, escaped) in zip(runs, found, strict=True):
+                begin = run.start + PAD * (run.start // CHUNK)
+                place = begin + 2 * PAD * (run.start // CHUNK)
+                out[at : at + size] = places[place : place + size]
+                escapes[escape_at : escape_at + escaped] = all_escapes[begin : begin + escaped]
+                at, escape_at = at + size, escape_at + escaped
+        return at, directory, escape_at
+
+    def _encode_run(
+        self, table: bytes, symbols: Bytes, out: Bytes, directory: Directory, escapes: Bytes
+    ) -> tuple[int, int]:
+        escaped = ctypes.c_uint64()
+        with self._workspace.borrow(self._c["scratch_bytes"]()) as scratch:
+            size: int = self._c["encode"](
+                self._level,
+                table,
+                len(table),
+                _at(symbols),
+                symbols.size,
+                _at(out),
+                out.size,
+                directory.ctypes.data,
+                _at(escapes),
+                ctypes.addressof(escaped),
+                scratch.data_ptr(),
+            )
+        return size, escaped.value
+
+    def decode_chunks(
+        self,
+        table: bytes,
+        symbol_bits: int,
+        stream: Bytes,
+        begin: int,
+        directory: Directory,
+        escapes: Bytes,
+        out: Bytes,
+    ) -> bool:
+        entries = np.ascontiguousarray(directory, "<u4")
+        sizes = entries.astype(np.int64)
+        sizes[:, 0] += [2 * lanes(size) for size in chunk_sizes(out.size)]
+        # Where each chunk's bytes and escapes begin, and where the last end.
+        bounds = np.cumsum(np.vstack([np.array([[begin, PAD]]), sizes]), axis=0)
+
+        def work(run: slice) -> bool:
+            first, last = run.start // CHUNK, -(-run.stop // CHUNK)
+            (coded, escape), (coded_end, escape_end) = bounds[first].tolist(), bounds[last].tolist()
+            failed = self._c["decode"](
+                self._level,
+                table,
+                len(table),
+                symbol_bits,
+                _at(stream) + coded,
+                coded_end - coded,
+                coded,
+                entries.ctypes.data + 8 * first,
+                _at(escapes) + escape,
+                escape_end - escape,
+                _at(out) + run.start,
+                run.stop - run.start,
+            )
+            return not failed
+
+        return all(self._pool.map(work, self._runs(out.size)))
+
+    def split_sparse(self, symbols: Bytes, usual: int, bits: Bytes, others: Bytes) -> int:
+        count: int = self._c["split_sparse"](self._level, _at(symbols), symbols.size, usual, _at(bits), _at(others))
+        return count
+
+    def merge_sparse(self, bits: Bytes, usual: int, others: Bytes, symbols: Bytes) -> bool:
+        arguments = (_at(bits), symbols.size, usual, _at(others), others.size, _at(symbols))
+        return not self._c["merge_sparse"](self._level, *arguments)
+
+    def _runs(self, symbols: int) -> list[slice]:
+        """Symbols cut for the threads, each run whole chunks."""
+        chunks = -(-symbols // CHUNK)
+        each = -(-chunks // max(1, min(self._threads, chunks))) * CHUNK
+        return [slice(first, min(first + each, symbols)) for first in range(0, symbols, each)]
+
+
+@cache
+def _functions() -> dict[str, Callable[..., Any]]:
+    """The exported functions by name."""
+    library = load("_rans")
+    functions = {}
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, f"ciera_rans_{name}")
+        function.restype, function.argtypes = result, arguments
+        functions[name] = function
+    return functions
+
+
+def _at(array: Bytes) -> int:
+    address: int = array.ctypes.data
+    return address
