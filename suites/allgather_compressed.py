@@ -20,7 +20,7 @@ MODES = ("block", "delta", "auto")
 SELECTIONS = ("all", "auto", "none")
 SPREADS = ("scattered", "clustered")
 
-OF_ALL_SHARDS, OF_ONE_SHARD = 7, 10
+OF_ALL_SHARDS, OF_ONE_SHARD = 5, 10
 """Most memory that a rank needs, in units of all shards together and of its own one (measured, with calibration)."""
 
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-import torch
 import torch.distributed as dist
 
 from ciera_piper_core.allgather.capacity import ALIGNMENT as PAYLOAD_ALIGNMENT
@@ -19,6 +18,8 @@ from ciera_piper_core.exponents.payload import HEADER_BYTES, RECORD_BYTES, Fixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+    import torch
 
     from ciera_piper_core.allgather.lane import GatherLane
     from ciera_piper_core.allgather.plan import GatherPlan, Segment
@@ -89,12 +90,41 @@ class PayloadShape:
 
 @dataclass(frozen=True)
 class Agreement:
-    """All ranks' plans, in rank order, and what follows from them alike on every rank."""
+    """All ranks' plans, in rank order, and what follows from them alike on every rank.
+
+    Attributes:
+        plans: of the ranks: of their whole shards, or of one stage of them.
+        shapes: of their payloads. digest: of all plans and of what else must be the same.
+        coder_code: of the coded bytes' format.
+        starts: where each rank's values begin in the output.
+    """
 
     plans: tuple[GatherPlan, ...]
     shapes: tuple[PayloadShape, ...]
     digest: int
     coder_code: int
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, plans: tuple[GatherPlan, ...], starts: tuple[int, ...], backend: Backend | None, stage: int = 0
+    ) -> Agreement:
+        """What follows from plans.
+
+        Args:
+            backend: that codes; None where nothing is coded.
+            stage: counts the parts of one gather, which are never taken for one another.
+        """
+
+        def bound(values: int) -> int:
+            if backend is None:
+                raise ValueError("coded segments need a backend")
+            return backend.coder.bound(values, plans[0].layout.exponent_bits)
+
+        coder = _coder_code(plans[0], backend)
+        text = b"".join(one.digest for one in plans) + bytes([coder, stage])
+        digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        return cls(plans, tuple(PayloadShape.of(one, bound) for one in plans), digest, coder, starts)
 
     @property
     def head_bytes(self) -> int:
@@ -102,14 +132,18 @@ class Agreement:
         return self.shapes[0].head_bytes
 
     @cached_property
-    def offsets(self) -> tuple[int, ...]:
-        """Where each rank's values begin in the output, and the output's end."""
-        return tuple(accumulate((plan.values for plan in self.plans), initial=0))
+    def values(self) -> int:
+        """Of all ranks together."""
+        return sum(plan.values for plan in self.plans)
 
     @cached_property
-    def even(self) -> bool:
-        """Whether all shards have the same size."""
-        return len({plan.values for plan in self.plans}) == 1
+    def dense(self) -> bool:
+        """Whether the output is what the library's collective gives: parts of one size, one after the other."""
+        size = self.plans[0].values
+        return all(
+            plan.values == size and start == rank * size
+            for rank, (plan, start) in enumerate(zip(self.plans, self.starts, strict=True))
+        )
 
     @cached_property
     def most_values(self) -> int:
@@ -141,7 +175,7 @@ class Agreement:
 
     def of_rank(self, out: torch.Tensor, rank: int) -> torch.Tensor:
         """A rank's part of the output."""
-        return out[self.offsets[rank] : self.offsets[rank + 1]]
+        return out[self.starts[rank] : self.starts[rank] + self.plans[rank].values]
 
 
 def agree(plan: GatherPlan, lane: GatherLane, backend: Backend | None) -> Agreement:
@@ -150,8 +184,7 @@ def agree(plan: GatherPlan, lane: GatherLane, backend: Backend | None) -> Agreem
     Raises:
         GatherMismatchError: they do not fit together; the same error on every rank.
     """
-    coder = backend.coder.code if backend is not None and plan.selected else 0
-    mine = (plan, coder)
+    mine = (plan, _coder_code(plan, backend))
     everyone: list[tuple[GatherPlan, int]] = [mine] * lane.world
     # Nothing may overtake the exchange of plans: it is made on this thread.
     lane.drain()
@@ -159,15 +192,12 @@ def agree(plan: GatherPlan, lane: GatherLane, backend: Backend | None) -> Agreem
         dist.all_gather_object(everyone, mine, group=lane.group)
     plans = tuple(one for one, _ in everyone)
     _verify(plans, [code for _, code in everyone])
+    starts = tuple(accumulate((one.values for one in plans[:-1]), initial=0))
+    return Agreement.of(plans, starts, backend)
 
-    def bound(values: int) -> int:
-        if backend is None:
-            raise ValueError("coded segments need a backend")
-        return backend.coder.bound(values, 5 if plan.dtype is torch.float16 else 8)
 
-    shapes = tuple(PayloadShape.of(one, bound) for one in plans)
-    text = b"".join(one.digest for one in plans) + bytes([coder])
-    return Agreement(plans, shapes, int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"), coder)
+def _coder_code(plan: GatherPlan, backend: Backend | None) -> int:
+    return backend.coder.code if backend is not None and plan.selected else 0
 
 
 def _verify(plans: tuple[GatherPlan, ...], coders: list[int]) -> None:

@@ -6,10 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-
 from ciera_piper_core.allgather.capacity import CapacityPredictor
-from ciera_piper_core.allgather.errors import GatherError
+from ciera_piper_core.allgather.errors import GatherError, collective_failure, described_failure
+from ciera_piper_core.allgather.plain_gather import gather_plain
 from ciera_piper_core.allgather.protocol import Verdict, judge
 from ciera_piper_core.allgather.shard_coding import EncodedShard, Received
 from ciera_piper_core.exponents.coding import CodedDataError
@@ -17,6 +16,9 @@ from ciera_piper_core.exponents.payload import HEADER_BYTES, PayloadHeader, read
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
     from ciera_piper_core.allgather.agreement import Agreement
     from ciera_piper_core.allgather.lane import GatherLane
 
@@ -34,13 +36,13 @@ class Transfer:
         headers, heads: of all ranks in rank order, from the first collective; heads are bytes with the records.
         verdict: what followed from them.
         attempt: which gather of the plan it is. sent_bytes: that this rank put into collectives.
-        encode_ns, collective_ns: the host's time.
+        encode_ns, collective_ns, decode_ns: the host's time.
     """
 
     shard: torch.Tensor
     out: torch.Tensor
-    epoch: int
-    sequence: int
+    epoch: int = 0
+    sequence: int = 0
     payload: torch.Tensor | None = None
     encoded: EncodedShard | None = None
     encode_error: Exception | None = None
@@ -51,10 +53,15 @@ class Transfer:
     sent_bytes: int = 0
     encode_ns: int = 0
     collective_ns: int = 0
+    decode_ns: int = 0
     _first_bytes: int = 0
     _received: torch.Tensor | None = None
     _rest: torch.Tensor | None = None
     _payload_apart: bool = False
+    _overflow: torch.Tensor | None = None
+    _work: dist.Work | None = None
+    _interruption: BaseException | None = None
+    _began_ns: int = 0
     _borrowed: list[torch.Tensor] = field(default_factory=list)
 
 
@@ -101,43 +108,25 @@ class Exchange:
             GatherError: a collective failed, or ranks do not gather the same thing. The lane is then useless,
                 unless the collectives were completed all the same.
         """
-        began = time.perf_counter_ns()
         with region("allgather.collective"):
             try:
-                interruption = self._first(transfer)
-                self._second(transfer)
+                self._first(transfer)
+                interruption = self.follow(transfer)
             except BaseException as error:
-                failure = self.abandoned(error)
-                # A failed collective may still write into what it was given.
-                for buffer in transfer._borrowed:
-                    self._lane.buffers.forget(buffer)
-                transfer._borrowed.clear()
-                raise failure from error
-        transfer.collective_ns = time.perf_counter_ns() - began
+                self.abandon_buffers(transfer)
+                raise self.abandoned(error) from error
         if interruption is not None:
             raise interruption
 
-    def run_plain(self, transfer: Transfer) -> None:
-        """The plain gather alone, for a plan that codes nothing: no header, no state.
-
-        Raises:
-            GatherError: it failed, and the lane with it.
-        """
-        began = time.perf_counter_ns()
-        with region("allgather.collective"):
-            try:
-                self.plain(transfer.out, transfer.shard)
-            except BaseException as error:
-                raise self.abandoned(error) from error
-        transfer.attempt = self._attempts
-        self._attempts += 1
-        transfer.sent_bytes = self._agreement.most_values * transfer.shard.element_size()
-        transfer.collective_ns = time.perf_counter_ns() - began
-
     def abandoned(self, error: BaseException) -> BaseException:
         """What to raise where a collective did not come to its end; the lane is useless then."""
-        self._lane.fail(f"gather {self._name!r} was left amid its collectives ({_brief(error)})")
-        return self._failure(error)
+        return collective_failure(error, self._name, self._lane)
+
+    def abandon_buffers(self, transfer: Transfer) -> None:
+        """Never use them again: a failed collective may still write into what it was given."""
+        for buffer in transfer._borrowed:
+            self._lane.buffers.forget(buffer)
+        transfer._borrowed.clear()
 
     def received(self, transfer: Transfer, rank: int) -> Received:
         """What came from a rank."""
@@ -155,25 +144,28 @@ class Exchange:
         for buffer in transfer._borrowed:
             self._lane.buffers.give(buffer)
         transfer._borrowed.clear()
-        transfer.payload = transfer._received = transfer._rest = None
+        transfer.payload = transfer._received = transfer._rest = transfer._overflow = transfer._work = None
 
     @property
     def _name(self) -> str:
         return self._agreement.plans[0].name
 
-    def _first(self, transfer: Transfer) -> BaseException | None:
-        """The first collective, and what follows from it.
+    def _first(self, transfer: Transfer) -> None:
+        """The first collective, from beginning to end."""
+        self.issue(transfer)
+        self.arrive(transfer)
 
-        Returns:
-            what interrupted it although it was completed: everything came that the other ranks saw too.
-        """
+    def issue(self, transfer: Transfer) -> None:
+        """Begin the first collective. What interrupts it is noted, for it may be completed all the same."""
+        self._lane.verify()
+        transfer._began_ns = time.perf_counter_ns()
         first = transfer._first_bytes = self.first_bytes
         world, rank = self._lane.world, self._lane.rank
         if transfer._received is None:
             transfer._received = self._take(transfer, world * first)
         places = transfer._received[: world * first].view(world, first)
         own = places[rank]
-        overflow = self._overflow(transfer, first)
+        transfer._overflow = self._beyond(transfer, first)
         if transfer._payload_apart and transfer.payload is not None:
             own = transfer.payload[:first]
         # A buffer that was used before holds old headers.
@@ -182,57 +174,57 @@ class Exchange:
         write_bytes(self._header(transfer, first).to_bytes(), own[:HEADER_BYTES])
         self._attempts += 1
         transfer.sent_bytes += first
-        interruption: BaseException | None = None
         try:
-            self._lane.all_gather(transfer._received[: world * first], own, lambda: self._copy_own(transfer))
+            transfer._work = self._lane.start_all_gather(transfer._received[: world * first], own)
         except BaseException as error:
-            interruption = self._failure(error)
-        try:
-            self._read_heads(transfer, places)
-        except CodedDataError as error:
-            if interruption is not None:
-                raise interruption from error
-            raise GatherError(f"gather {self._name!r}: {error}") from error
-        transfer.verdict = judge(transfer.headers, self._name)
-        if not transfer.verdict.refresh:
-            needs = [self._agreement.need(r, header.variable_bytes) for r, header in enumerate(transfer.headers)]
-            self._predictor.record(max(needs))
-            if transfer.verdict.remainder_bytes:
-                self._prepare_rest(transfer, transfer.verdict.remainder_bytes, overflow)
-        return interruption
+            transfer._interruption = described_failure(error, self._name, self._lane)
+        self._copy_own(transfer)
 
-    def _second(self, transfer: Transfer) -> None:
-        """What the verdict asks every rank to join."""
+    def arrive(self, transfer: Transfer) -> None:
+        """Wait for the first collective."""
+        try:
+            if transfer._work is not None:
+                transfer._work.wait()
+        except BaseException as error:
+            transfer._interruption = described_failure(error, self._name, self._lane)
+
+    def follow(self, transfer: Transfer) -> BaseException | None:
+        """Read what all ranks said, and join what that asks every rank to join.
+
+        Returns:
+            what interrupted the first collective although it was completed.
+        """
+        self._read_verdict(transfer)
         verdict = transfer.verdict
         assert verdict is not None
         if verdict.refresh:
-            self.plain(transfer.out, transfer.shard)
+            gather_plain(self._lane, self._agreement, transfer.out, transfer.shard)
             transfer.sent_bytes += self._agreement.most_values * transfer.shard.element_size()
-        elif transfer._rest is not None:
+        elif verdict.remainder_bytes:
             size = verdict.remainder_bytes
-            own = self._lane.rank * size
-            rest = transfer._rest[: self._lane.world * size]
-            self._lane.all_gather(rest, rest[own : own + size])
+            rest = transfer._rest = self._take(transfer, self._lane.world * size)[: self._lane.world * size]
+            own = rest[self._lane.rank * size : (self._lane.rank + 1) * size]
+            if transfer._overflow is not None:
+                own[: transfer._overflow.numel()].copy_(transfer._overflow)
+            self._lane.all_gather(rest, own)
             transfer.sent_bytes += size
+        transfer.collective_ns = time.perf_counter_ns() - transfer._began_ns
+        return transfer._interruption
 
-    def plain(self, out: torch.Tensor, shard: torch.Tensor) -> None:
-        """The plain gather of whole shards; uneven ones are padded to the largest."""
-        agreement, world = self._agreement, self._lane.world
-        if not agreement.most_values:
-            return
-        if agreement.even:
-            self._lane.all_gather(out.view(torch.uint8), shard.view(torch.uint8))
-            return
-        size = agreement.most_values * shard.element_size()
-        received = self._lane.buffers.take(world * size)
-        places = received[: world * size].view(world, size)
-        own = shard.view(torch.uint8)
-        places[self._lane.rank, : own.numel()].copy_(own)
-        self._lane.all_gather(received[: world * size], places[self._lane.rank])
-        for rank in range(world):
-            part = agreement.of_rank(out, rank).view(torch.uint8)
-            part.copy_(places[rank, : part.numel()])
-        self._lane.buffers.give(received)
+    def _read_verdict(self, transfer: Transfer) -> None:
+        assert transfer._received is not None
+        world, first = self._lane.world, transfer._first_bytes
+        try:
+            self._read_heads(transfer, transfer._received[: world * first].view(world, first))
+        except CodedDataError as error:
+            if transfer._interruption is not None:
+                raise transfer._interruption from error
+            raise GatherError(f"gather {self._name!r}: {error}") from error
+        # Everything came that the other ranks saw too, interrupted or not.
+        transfer.verdict = judge(transfer.headers, self._name)
+        if not transfer.verdict.refresh:
+            needs = [self._agreement.need(rank, header.variable_bytes) for rank, header in enumerate(transfer.headers)]
+            self._predictor.record(max(needs))
 
     def _header(self, transfer: Transfer, first: int) -> PayloadHeader:
         base = (transfer.epoch, transfer.sequence, self._agreement.digest, self._attempts)
@@ -245,7 +237,7 @@ class Exchange:
             coder_code=self._agreement.coder_code,
         )
 
-    def _overflow(self, transfer: Transfer, first: int) -> torch.Tensor | None:
+    def _beyond(self, transfer: Transfer, first: int) -> torch.Tensor | None:
         """The end of this rank's payload, for which the first collective has no room."""
         if transfer.encoded is None or transfer.payload is None:
             return None
@@ -255,12 +247,6 @@ class Exchange:
         beyond = transfer.payload[first:end]
         # In place, it lies where the next ranks' payloads will arrive.
         return beyond if transfer._payload_apart else beyond.clone()
-
-    def _prepare_rest(self, transfer: Transfer, size: int, overflow: torch.Tensor | None) -> None:
-        transfer._rest = self._take(transfer, self._lane.world * size)
-        if overflow is not None:
-            own = self._lane.rank * size
-            transfer._rest[own : own + overflow.numel()].copy_(overflow)
 
     def _read_heads(self, transfer: Transfer, places: torch.Tensor) -> None:
         size = min(self._agreement.head_bytes, places.shape[1])
@@ -296,17 +282,3 @@ class Exchange:
         buffer = self._lane.buffers.take(size)
         transfer._borrowed.append(buffer)
         return buffer
-
-    def _failure(self, error: BaseException) -> BaseException:
-        if not isinstance(error, Exception) or isinstance(error, GatherError):
-            return error
-        failure = GatherError(
-            f"gather {self._name!r}: a collective failed on rank {self._lane.rank}: {_brief(error)}; "
-            "a rank may have died, or hangs"
-        )
-        failure.__cause__ = error
-        return failure
-
-
-def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

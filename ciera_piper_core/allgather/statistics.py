@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ciera_piper_core.allgather.plan import GatherPlan
 
 Kind = Literal["coded", "refresh", "plain"]
-"""``coded``: one collective of coded shards (two where a rank overflowed). ``refresh``: the coded one, then
-plain shards. ``plain``: the plan selects nothing."""
+"""``coded``: a collective of coded shards (two where a rank overflowed), or one a stage. ``refresh``: at least one
+of them was followed by plain shards. ``plain``: the plan selects nothing."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,26 @@ class SegmentSample:
     coded_bytes: int
     sent_bytes: int
     plain_bytes: int
+
+
+def merged(samples: Iterable[SegmentSample]) -> tuple[SegmentSample, ...]:
+    """One sample a segment, of its pieces in several stages; ``mode`` is that of the piece with most symbols."""
+    whole: dict[str, SegmentSample] = {}
+    for one in samples:
+        known = whole.get(one.name)
+        if known is not None:
+            one = SegmentSample(
+                one.name,
+                max(known, one, key=lambda piece: piece.symbols).mode,
+                known.blocks + one.blocks,
+                known.changed_blocks + one.changed_blocks,
+                known.symbols + one.symbols,
+                known.coded_bytes + one.coded_bytes,
+                known.sent_bytes + one.sent_bytes,
+                known.plain_bytes + one.plain_bytes,
+            )
+        whole[one.name] = one
+    return tuple(whole.values())
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ class GatherWork(dist.Work):
         Args:
             name: of the gather, for errors.
             out: what it fills.
-            underway: what must be done before it can end; None if ``end`` waits for itself.
-            end: called once, by the first thread that waits; what it raises is the gather's error.
+            underway: done when the gather can end without waiting; None if only ``end`` knows.
+            end: called once, by the first thread that waits; waits for what is left, and what it raises is the
+                gather's error.
         """
         super().__init__()
         self._name = name
@@ -67,14 +68,12 @@ class GatherWork(dist.Work):
         """
         if self._end is None:
             return
-        if self._underway is not None:
-            seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else None
+        if self._underway is not None and timeout is not None and timeout.total_seconds() > 0:
+            seconds = timeout.total_seconds()
             if not wait_for([self._underway], seconds).done:
                 raise TimeoutError(f"gather {self._name!r}: not done after {seconds} s; wait again")
         end, self._end = self._end, None
         try:
-            if self._underway is not None:
-                self._underway.result()
             end()
         except Exception as error:
             self._error = error

@@ -24,10 +24,11 @@ from ciera_piper_core.exponents.workspace import Workspace
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-PART_VALUES = 1 << 18
-"""Values in a part: with its planes it fits a core's second-level cache."""
+PART_VALUES = 1 << 20
+"""Values in a part: few enough that its planes are still in a cache when they are coded, enough that the calls for a
+part cost little beside its work."""
 
-GROUP_PARTS = 16
+GROUP_PARTS = 2
 """Parts that follow one another on one thread, and share a frequency table while it fits them."""
 
 _Result = TypeVar("_Result")
@@ -90,120 +91,131 @@ def decompress(coded: torch.Tensor, backend: Backend | None = None) -> torch.Ten
     bits = data.view(layout.bits_dtype)
     begins = described.coded_begins(entries)
 
-    def decode_group(group: range, worker: Backend) -> None:
-        _decode_parts(described, group, worker, coded, entries, begins, bits)
+    shared = _Shared(described, _on_one_thread(used), Workspace(coded.device))
 
-    _each(_groups(described.part_count), used, decode_group)
+    def decode_group(group: range) -> None:
+        shared.decode_parts(group, coded, entries, begins, bits)
+
+    _each(_groups(described.part_count), used.threads, decode_group)
     return bits.view(layout.dtype).view(described.shape)
 
 
 def _code(described: ContainerFormat, used: Backend, bits: torch.Tensor, out: torch.Tensor, slot: int) -> int:
     """Write the container, and say where it ends; ``slot`` is the room for a part's exponents."""
     groups = _groups(described.part_count)
+    shared = _Shared(described, _on_one_thread(used), Workspace(bits.device))
+    entries: list[Entry] = []
+    if used.threads == 1:
+        for group in groups:
+            entries += shared.code_parts(group, bits, out, described.coded_begins(entries)[-1])
+    else:
 
-    def code_group(group: range, worker: Backend) -> list[Entry]:
-        return _code_parts(described, group, worker, bits, out, described.coded_at + group.start * slot)
+        def code_group(group: range) -> list[Entry]:
+            return shared.code_parts(group, bits, out, described.coded_at + group.start * slot)
 
-    entries = [entry for of_group in _each(groups, used, code_group) for entry in of_group]
-    begins = described.coded_begins(entries)
-    for group in groups[1:]:
-        # Each group was given room for the worst case; what was not needed is closed up.
-        begin, end = begins[group.start], begins[group.stop]
-        _move_down(out, described.coded_at + group.start * slot, begin, end - begin)
+        for of_group in _each(groups, used.threads, code_group):
+            entries += of_group
+        begins = described.coded_begins(entries)
+        for group in groups[1:]:
+            # Each group was given room for the worst case; what was not needed is closed up.
+            begin, end = begins[group.start], begins[group.stop]
+            _move_down(out, described.coded_at + group.start * slot, begin, end - begin)
     write_bytes(described.front_to_bytes(entries), out[: described.rest_at])
-    return begins[-1]
+    return described.coded_begins(entries)[-1]
 
 
-def _code_parts(
-    described: ContainerFormat, group: range, worker: Backend, bits: torch.Tensor, out: torch.Tensor, at: int
-) -> list[Entry]:
-    """Code some parts: their rest in its place, their exponents one after another from ``at``."""
-    layout, block, kernels = described.layout, described.block, worker.kernels
-    most = min(described.part_values, bits.numel())
-    workspace = Workspace(bits.device)
-    entries = []
-    table_key = _TableKey()
-    with (
-        workspace.borrow(blocks_of(most, block)) as changed,
-        workspace.borrow(most) as symbols,
-        workspace.borrow(layout.exponent_bytes(most)) as nothing,
-    ):
-        nothing.zero_()
-        for index in group:
-            part = described.part(index)
-            values = bits[part.begin : part.end]
-            blocks, rest_bytes = blocks_of(part.values, block), layout.rest_bytes(part.values)
-            rest_end = part.rest_at + rest_bytes
-            # The scan is the pass that gives rest and checksum; what it compares with does not matter.
-            checksum = kernels.scan_exact(
-                values,
-                layout,
-                block,
-                nothing[: layout.exponent_bytes(part.values)],
-                out[part.rest_at : rest_end],
-                changed[:blocks],
-            )
-            changed.fill_(1)
-            kernels.collect(values, layout, block, changed[:blocks], None, symbols)
-            size = worker.coder.encode(symbols[: part.values], layout.exponent_bits, out[at:], table_key)
-            out[rest_end : part.rest_at + aligned(rest_bytes)] = 0
-            out[at + size : at + aligned(size)] = 0
-            at += aligned(size)
-            entries.append(Entry(checksum, size))
-    return entries
+class _Shared:
+    """Codes and decodes parts of one container; threads share it."""
 
+    def __init__(self, described: ContainerFormat, worker: Backend, workspace: Workspace) -> None:
+        most = min(described.part_values, described.values)
+        self.described, self.worker, self.workspace = described, worker, workspace
+        self.symbols_room = most
+        self.flags = torch.ones(blocks_of(most, described.block), dtype=torch.uint8, device=workspace.device)
+        self.plane_bytes = described.layout.exponent_bytes(most)
 
-def _decode_parts(
-    described: ContainerFormat,
-    group: range,
-    worker: Backend,
-    coded: torch.Tensor,
-    entries: Sequence[Entry],
-    begins: Sequence[int],
-    bits: torch.Tensor,
-) -> None:
-    layout, block, kernels = described.layout, described.block, worker.kernels
-    most = min(described.part_values, bits.numel())
-    workspace = Workspace(bits.device)
-    with (
-        workspace.borrow(blocks_of(most, block)) as changed,
-        workspace.borrow(most) as symbols_room,
-        workspace.borrow(layout.exponent_bytes(most)) as packed_room,
-    ):
-        changed.fill_(1)
-        for index in group:
-            part, entry = described.part(index), entries[index]
-            symbols = symbols_room[: part.values]
-            exponents = symbols
-            worker.coder.decode(coded[begins[index] : begins[index] + entry.coded_bytes], layout.exponent_bits, symbols)
-            if layout.exponent_bits != 8:
-                exponents = packed_room[: layout.exponent_bytes(part.values)]
-                flags = changed[: blocks_of(part.values, block)]
-                kernels.apply(symbols, layout, part.values, block, flags, False, exponents)
-            rest = coded[part.rest_at : part.rest_at + layout.rest_bytes(part.values)]
-            checksum = kernels.merge_checked(exponents, rest, layout, block, bits[part.begin : part.end])
-            if checksum != entry.checksum:
-                raise CodedDataError(
-                    f"values {part.begin} to {part.end - 1} were changed: their checksum is {checksum:016x}, "
-                    f"{entry.checksum:016x} is expected"
-                )
+    def code_parts(self, group: range, bits: torch.Tensor, out: torch.Tensor, at: int) -> list[Entry]:
+        """Code some parts: their rest in its place, their exponents one after another from ``at``."""
+        layout, block, kernels = self.described.layout, self.described.block, self.worker.kernels
+        entries = []
+        table_key = _TableKey()
+        # Never written, so that it is one page of zeros, however long it is.
+        nothing = torch.zeros(self.plane_bytes, dtype=torch.uint8, device=bits.device)
+        with (
+            self.workspace.borrow(self.flags.numel()) as changed,
+            self.workspace.borrow(self.symbols_room) as symbols,
+        ):
+            for index in group:
+                part = self.described.part(index)
+                values = bits[part.begin : part.end]
+                blocks, rest_bytes = blocks_of(part.values, block), layout.rest_bytes(part.values)
+                rest_end = part.rest_at + rest_bytes
+                rest = out[part.rest_at : rest_end]
+                # The scan is the pass that gives rest and checksum; what it compares with does not matter.
+                compared = nothing[: layout.exponent_bytes(part.values)]
+                checksum = kernels.scan_exact(values, layout, block, compared, rest, changed[:blocks])
+                kernels.collect(values, layout, block, self.flags[:blocks], None, symbols)
+                size = self.worker.coder.encode(symbols[: part.values], layout.exponent_bits, out[at:], table_key)
+                _clear(out, rest_end, part.rest_at + aligned(rest_bytes))
+                _clear(out, at + size, at + aligned(size))
+                at += aligned(size)
+                entries.append(Entry(checksum, size))
+        return entries
+
+    def decode_parts(
+        self, group: range, coded: torch.Tensor, entries: Sequence[Entry], begins: Sequence[int], bits: torch.Tensor
+    ) -> None:
+        """Decode some parts to their place in ``bits``.
+
+        Raises:
+            CodedDataError: a part was changed.
+        """
+        layout, block, kernels = self.described.layout, self.described.block, self.worker.kernels
+        packed = 0 if layout.exponent_bits == 8 else self.plane_bytes
+        with self.workspace.borrow(self.symbols_room) as room, self.workspace.borrow(packed) as packed_room:
+            for index in group:
+                part, entry = self.described.part(index), entries[index]
+                part_coded = coded[begins[index] : begins[index] + entry.coded_bytes]
+                exponents = symbols = room[: part.values]
+                self.worker.coder.decode(part_coded, layout.exponent_bits, symbols)
+                if packed:
+                    exponents = packed_room[: layout.exponent_bytes(part.values)]
+                    flags = self.flags[: blocks_of(part.values, block)]
+                    kernels.apply(symbols, layout, part.values, block, flags, False, exponents)
+                rest = coded[part.rest_at : part.rest_at + layout.rest_bytes(part.values)]
+                checksum = kernels.merge_checked(exponents, rest, layout, block, bits[part.begin : part.end])
+                if checksum != entry.checksum:
+                    raise CodedDataError(
+                        f"values {part.begin} to {part.end - 1} were changed: their checksum is {checksum:016x}, "
+                        f"{entry.checksum:016x} is expected"
+                    )
 
 
 class _TableKey:
-    """A key of its own for a coder's frequency table; a coder may hold it weakly."""
+    """A key of its own for a coder's frequency table."""
 
 
 def _groups(parts: int) -> list[range]:
     return [range(first, min(first + GROUP_PARTS, parts)) for first in range(0, parts, GROUP_PARTS)]
 
 
-def _each(groups: list[range], used: Backend, act: Callable[[range, Backend], _Result]) -> list[_Result]:
-    """Do something with each group of parts, on the backend's threads; each thread's kernels then use one."""
-    if used.threads == 1 or len(groups) < 2:
-        return [act(group, used) for group in groups]
-    workers = [backend(used.name, used.isa or None, threads=1) for _ in groups]
-    with ThreadPoolExecutor(used.threads) as pool:
-        return list(pool.map(act, groups, workers))
+def _each(groups: list[range], threads: int, act: Callable[[range], _Result]) -> list[_Result]:
+    """Do something with each group of parts."""
+    if threads == 1 or len(groups) < 2:
+        return [act(group) for group in groups]
+    with ThreadPoolExecutor(min(threads, len(groups))) as pool:
+        return list(pool.map(act, groups))
+
+
+def _on_one_thread(used: Backend) -> Backend:
+    """The same backend, for parts that are themselves shared out to threads."""
+    return used if used.threads == 1 else backend(used.name, used.isa or None, threads=1)
+
+
+def _clear(data: torch.Tensor, begin: int, end: int) -> None:
+    """Zero the padding behind a section, if there is any."""
+    if begin < end:
+        data[begin:end].zero_()
 
 
 def _move_down(data: torch.Tensor, begin: int, to: int, size: int) -> None:

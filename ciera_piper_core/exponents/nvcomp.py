@@ -55,12 +55,15 @@ SPARSE_SHARE = 1 / 32
 GAP_WIDTHS = (1, 2)
 """Bytes of a gap's numbers."""
 
+CHECKED = 2**12
+"""Symbols of the first round trip."""
+
 WORTH = 0.98
 """ANS is tried where the entropy is below this share of the symbols' bits."""
 
 
 class NvcompUnavailableError(RuntimeError):
-    """nvCOMP is there, but no codec can be built: no GPU, or a driver that is too old."""
+    """nvCOMP is there, but does not work: no GPU, a driver that is too old, or a version of another interface."""
 
 
 class NvcompCoder:
@@ -74,7 +77,8 @@ class NvcompCoder:
 
     Raises:
         ImportError: nvCOMP is not installed; the message says how to.
-        NvcompUnavailableError: no codec can be built here. That nvCOMP can be imported says nothing.
+        NvcompUnavailableError: no codec can be built here, or it does not give back what it coded. That nvCOMP can
+            be imported says nothing.
     """
 
     name = "nvcomp"
@@ -90,6 +94,10 @@ class NvcompCoder:
             self._library.Codec(algorithm="ANS", data_type="|u1")
         except RuntimeError as error:
             raise NvcompUnavailableError(f"nvCOMP can build no codec here: {error}") from error
+        try:
+            self._check()
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            raise NvcompUnavailableError(f"nvCOMP does not work here: {error}; known to: 6.0") from error
 
     def bound(self, symbols: int, symbol_bits: int) -> int:
         return _packed_bytes(symbols, symbol_bits) + 1 if symbols else 0
@@ -131,6 +139,15 @@ class NvcompCoder:
                 decoded = _from_sparse(coded[HEADER:], head[1], head[2], number, n)
             _expect_symbol(int(decoded.max()), symbol_bits)
             symbols.copy_(decoded)
+
+    def _check(self) -> None:
+        """A round trip through nvCOMP, whose Python interface has no promise of staying as it is."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        places = torch.arange(CHECKED, device=device)
+        symbols = (places * places % 251 // 32).to(torch.uint8)
+        coded = self._to_ans(symbols)
+        if not torch.equal(self._from_ans(coded[HEADER:], CHECKED, CHECKED), symbols):
+            raise RuntimeError("it does not give back what it coded")
 
     def _smallest(self, symbols: torch.Tensor, symbol_bits: int) -> torch.Tensor:
         """Coded bytes, in the form that the symbols' statistics ask for; raw ones if that saves nothing."""

@@ -77,7 +77,7 @@ int rans_plan_fits(const struct rans_plan *plan, const uint8_t *symbols, size_t 
 /* Whether it can code every symbol: its table, if it has one, has an escape. */
 int rans_plan_serves_any(const struct rans_plan *plan);
 
-/* Counts the first `piece` of every `stride` of n symbols (the last may be short), and adds to counts. */
+/* Counts the first `piece` of every `stride` of n symbols, all if stride is not more, and adds to counts. */
 void ciera_rans_count(const uint8_t *symbols, size_t n, size_t piece, size_t stride, uint64_t counts[256]);
 
 /* The other exported functions; each says above its body what it reads and writes. */

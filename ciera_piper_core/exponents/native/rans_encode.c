@@ -31,6 +31,9 @@ static int64_t append(int isa, const uint8_t *symbols, size_t n, unsigned symbol
 static int64_t encode_rans(int isa, const uint8_t *symbols, size_t n, unsigned symbol_bits,
                            const struct rans_plan *plan, uint8_t *out, size_t room, unsigned depth)
 {
+    for (unsigned entry = 0; entry < plan->table[0]; ++entry)
+        if (plan->table[1 + 2 * entry] >> symbol_bits)
+            return RANS_TOO_WIDE;
     size_t directory_at = 1 + (size_t)plan->table_bytes;
     size_t at = directory_at + RANS_DIRECTORY_BYTES * ((n + RANS_CHUNK - 1) / RANS_CHUNK);
     if (at >= room)

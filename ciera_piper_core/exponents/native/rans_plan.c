@@ -7,16 +7,16 @@ enum {
     PIECE = 4096,
     MOST_PIECES = 256,
     CHECK_PIECE = 1024,
+    LEAST_CHECK_PIECES = 16,
     MOST_CHECK_PIECES = 64,
     STRIDE = 30011,
     DRIFT_SHARE = 128,
     DRIFT_BITS = 64
 };
 
-static size_t stride_of(size_t n, size_t pieces)
+static size_t larger(size_t a, size_t b)
 {
-    size_t stride = n / pieces | 1;
-    return stride > STRIDE ? stride : STRIDE;
+    return a > b ? a : b;
 }
 
 static void plan_of(const uint64_t counts[256], unsigned symbol_bits, int any, struct rans_plan *plan)
@@ -52,15 +52,17 @@ int rans_plan_serves_any(const struct rans_plan *plan)
 void rans_make_plan(const uint8_t *symbols, size_t n, unsigned symbol_bits, int any, struct rans_plan *plan)
 {
     uint64_t counts[256] = {0};
-    ciera_rans_count(symbols, n, n <= COUNT_ALL ? n : PIECE, n <= COUNT_ALL ? n : stride_of(n, MOST_PIECES), counts);
+    size_t stride = n <= COUNT_ALL ? 1 : larger(STRIDE, n / MOST_PIECES | 1);
+    ciera_rans_count(symbols, n, PIECE, stride, counts);
     plan_of(counts, symbol_bits, any, plan);
 }
 
 int rans_plan_fits(const struct rans_plan *plan, const uint8_t *symbols, size_t n, unsigned symbol_bits)
 {
     uint64_t counts[256] = {0};
-    int all = n <= 4 * CHECK_PIECE;
-    ciera_rans_count(symbols, n, all ? n : CHECK_PIECE, all ? n : stride_of(n, MOST_CHECK_PIECES), counts);
+    size_t stride = n / LEAST_CHECK_PIECES | 1;
+    stride = larger(stride < STRIDE ? stride : STRIDE, n / MOST_CHECK_PIECES | 1);
+    ciera_rans_count(symbols, n, CHECK_PIECE, stride, counts);
     if (plan->kind == RANS_KIND_SPARSE) {
         uint64_t total = 0;
         for (unsigned symbol = 0; symbol < 256; ++symbol)

@@ -38,7 +38,7 @@ static unsigned sort_symbols(const uint64_t counts[256], uint8_t order[256])
 }
 
 /* Makes the table that fits counts, as it lies on the wire (room for RANS_TABLE_BYTES). Its bytes; 0 if no symbol is
- * frequent enough for an entry, or nothing was counted. `any`: the table must be able to code every symbol, not
+ * frequent enough for an entry, or there is but one symbol. `any`: the table must be able to code every symbol, not
  * only those that were counted. */
 size_t ciera_rans_build_table(const uint64_t counts[256], int any, uint8_t *wire)
 {
@@ -51,11 +51,11 @@ size_t ciera_rans_build_table(const uint64_t counts[256], int any, uint8_t *wire
     left = total;
     while (entries < used && entries < RANS_ESCAPE && counts[order[entries]] * LEAST_SHARE >= total)
         left -= counts[order[entries++]];
-    if (!entries)
+    unsigned shared = entries + (left || any);
+    if (!entries || shared == 1)
         return 0;
 
     /* Slots go one by one to the entry that gains most by one more; the first among equals. */
-    unsigned shared = entries + (left || any);
     uint64_t weight[RANS_ENTRIES];
     uint32_t share[RANS_ENTRIES], logs[RANS_SLOTS + 1];
     for (uint32_t count = 1; count <= RANS_SLOTS; ++count)

@@ -37,7 +37,7 @@ COUNT_ALL = 2**18
 PIECE, MOST_PIECES = 4096, 256
 """Symbols of a piece that is counted for a table, and how many pieces."""
 
-CHECK_PIECE, MOST_CHECK_PIECES = 1024, 64
+CHECK_PIECE, LEAST_CHECK_PIECES, MOST_CHECK_PIECES = 1024, 16, 64
 """Symbols of a piece that is counted to see whether a table still fits, and how many pieces."""
 
 STRIDE = 30011
@@ -53,7 +53,7 @@ class Counting(Protocol):
     """What plans need of a coder's primitives; bit-identical in all of them."""
 
     def count(self, symbols: Bytes, piece: int, stride: int) -> Counts:
-        """How often each of 256 symbols occurs in the first ``piece`` of every ``stride``."""
+        """How often each of 256 symbols occurs in the first ``piece`` of every ``stride``; in all, if that is less."""
 
     def build_table(self, counts: Counts, any_symbol: bool) -> bytes:
         """The table that fits; empty if none does."""
@@ -88,16 +88,16 @@ def make_plan(primitives: Counting, symbols: Bytes, symbol_bits: int, any_symbol
             slot, which costs 0.02 bits a symbol, and is found out by coding if that was wrong.
     """
     n = symbols.size
-    stride = n if n <= COUNT_ALL else max(STRIDE, n // MOST_PIECES | 1)
-    counts = primitives.count(symbols, n if n <= COUNT_ALL else PIECE, stride)
+    stride = 1 if n <= COUNT_ALL else max(STRIDE, n // MOST_PIECES | 1)
+    counts = primitives.count(symbols, PIECE, stride)
     return _plan_of(primitives, counts, symbol_bits, any_symbol)
 
 
 def still_fits(primitives: Counting, plan: Plan, symbols: Bytes, symbol_bits: int) -> bool:
     """Whether a plan that was made for other symbols serves these about as well as their own would; by a sample."""
     n = symbols.size
-    stride = max(STRIDE, n // MOST_CHECK_PIECES | 1)
-    counts = primitives.count(symbols, *((n, n) if n <= 4 * CHECK_PIECE else (CHECK_PIECE, stride)))
+    stride = max(min(STRIDE, n // LEAST_CHECK_PIECES | 1), n // MOST_CHECK_PIECES | 1)
+    counts = primitives.count(symbols, CHECK_PIECE, stride)
     if plan.kind is Kind.SPARSE:
         part, whole = SPARSE_SHARE_LEAST
         return int(counts[plan.usual]) * whole >= int(counts.sum()) * part

@@ -37,7 +37,7 @@ class ReferencePrimitives:
     """:class:`~ciera_piper_core.exponents.rans.stream.Primitives` in numpy operations on one step's states."""
 
     def count(self, symbols: Bytes, piece: int, stride: int) -> Counts:
-        pieces = [symbols[at : at + piece] for at in range(0, symbols.size, stride)]
+        pieces = [symbols[at : at + min(piece, stride)] for at in range(0, symbols.size, stride)]
         counts: Counts = np.bincount(np.concatenate(pieces), minlength=256).astype(np.uint64)
         return counts
 

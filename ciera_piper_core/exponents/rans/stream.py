@@ -187,6 +187,8 @@ class StreamCoder:
 
     def _encode_rans(self, symbols: Bytes, symbol_bits: int, plan: Plan, out: Bytes, depth: int) -> int:
         """Bytes of a stream of kind RANS; 0 if it does not fit ``out``, or the table cannot code a symbol."""
+        if max(plan.table[1::2]) >> symbol_bits:
+            raise too_wide(symbol_bits)
         directory_at = 1 + len(plan.table)
         chunks_at = directory_at + DIRECTORY_BYTES * len(chunk_sizes(symbols.size))
         if chunks_at >= out.size:

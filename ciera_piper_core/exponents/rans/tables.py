@@ -78,17 +78,17 @@ def build_table(counts: Sequence[int], any_symbol: bool) -> Table | None:
         any_symbol: it must be able to code symbols that were not counted.
 
     Returns:
-        None if no symbol is frequent enough for an entry.
+        None if no symbol is frequent enough for an entry, or there is but one symbol.
     """
     total = sum(counts)
     order = sorted((symbol for symbol in range(256) if counts[symbol]), key=lambda symbol: (-counts[symbol], symbol))
     symbols = [symbol for symbol in order[:MOST_ENTRIES] if counts[symbol] * LEAST_SHARE >= total]
-    if not symbols:
-        return None
     weights = [counts[symbol] for symbol in symbols]
     escaped = total - sum(weights)
     if escaped or any_symbol:
         weights.append(escaped)
+    if not symbols or len(weights) == 1:
+        return None
     shares = [1] * len(weights)
     for _ in range(SLOTS - len(weights)):
         gains = [

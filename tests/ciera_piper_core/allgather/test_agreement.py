@@ -50,8 +50,8 @@ def test_parts_are_aligned_and_follow_one_another(segments: list[tuple[int, bool
 @given(st.lists(SEGMENTS, min_size=1, max_size=4).filter(lambda ranks: len({len(one) for one in ranks}) == 1))
 def test_what_has_room_in_every_ranks_payload_has_room_in_the_collective(ranks: list[list[tuple[int, bool]]]) -> None:
     plans = tuple(plan_of(one) for one in ranks)
-    agreement = Agreement(plans, tuple(PayloadShape.of(plan, bound) for plan in plans), 1, 1)
-    assert agreement.offsets == tuple(sum(plan.values for plan in plans[:rank]) for rank in range(len(plans) + 1))
+    starts = tuple(sum(plan.values for plan in plans[:rank]) for rank in range(len(plans)))
+    agreement = Agreement(plans, tuple(PayloadShape.of(plan, bound) for plan in plans), 1, 1, starts)
     assert agreement.fixed_bytes % 64 == agreement.most_bytes % 64 == 0
     for rank, shape in enumerate(agreement.shapes):
         for variable in (0, min(16, shape.variable_bound), shape.variable_bound):
@@ -59,6 +59,6 @@ def test_what_has_room_in_every_ranks_payload_has_room_in_the_collective(ranks: 
             assert 0 <= need <= agreement.room_bytes
             assert agreement.room(rank, agreement.fixed_bytes + need) >= variable
         assert agreement.room(rank, agreement.fixed_bytes) % 16 == 0
-    out = torch.arange(agreement.offsets[-1])
+    out = torch.arange(agreement.values)
     assert torch.equal(torch.cat([agreement.of_rank(out, rank) for rank in range(len(plans))]), out)
-    assert agreement.even == (len({plan.values for plan in plans}) == 1)
+    assert agreement.dense == (len({plan.values for plan in plans}) == 1)

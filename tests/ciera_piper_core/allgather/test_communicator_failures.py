@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bench.suite import Context
     from ciera_piper_core.allgather.exchange import Transfer
     from ciera_piper_core.allgather.shard_coding import Received
+    from ciera_piper_core.allgather.stage import Stage
 
 WORLD = 3
 SIZES = [("a", 3000), ("b", 900)]
@@ -47,6 +48,12 @@ class Rehearsal:
         self.walk = Walk(self.gather.shard_values, dtype)
         for _ in range(3):
             self.step()
+
+    @property
+    def stage(self) -> Stage:
+        """The only one, of so small a shard."""
+        (stage,) = self.gather._stages
+        return stage
 
     def step(self, started: bool = False) -> None:
         """One gather that must succeed."""
@@ -89,7 +96,7 @@ def test_a_shard_that_cannot_be_coded_is_gathered_plain(ranks: tuple[int, ...], 
         rehearsal = Rehearsal(context)
         before = rehearsal.kinds
         if rehearsal.rank in ranks:
-            failing_once(rehearsal.gather._encoder, "encode", after=True)
+            failing_once(rehearsal.stage.encoder, "encode", after=True)
             rehearsal.walk.step()
             with pytest.warns(RuntimeWarning, match=r"rank \d could not code its shard \(BrokenError"):
                 rehearsal.again(started)
@@ -116,8 +123,8 @@ def test_a_failure_after_the_collective_is_mended_by_the_next_gather(
         rehearsal.walk.step()
         if rank in ranks:
             # The last of several, so that the others have advanced already.
-            last = list(gather._decoders.values())[-1]
-            failing_once(last if where == "decode" else gather._encoder, where, after=where == "commit")
+            last = list(rehearsal.stage.decoders.values())[-1]
+            failing_once(last if where == "decode" else rehearsal.stage.encoder, where, after=where == "commit")
             with pytest.raises(BrokenError):
                 rehearsal.again(started)
             assert gather.statistics.failed == 1
@@ -174,7 +181,7 @@ def test_a_rank_that_fails_before_it_takes_part_is_waited_for(tmp_path: Path) ->
         rehearsal = Rehearsal(context)
         before = rehearsal.kinds
         if rehearsal.rank == 0:
-            failing_once(rehearsal.gather._exchange, "place_payload_in_place")
+            failing_once(rehearsal.stage.exchange, "place_payload_in_place")
             with pytest.raises(BrokenError):
                 rehearsal.again()
             time.sleep(0.1)
@@ -220,9 +227,9 @@ def test_a_reset_while_a_gather_is_in_flight_ends_it_first(tmp_path: Path) -> No
 def test_what_was_changed_on_the_way_is_found_and_the_next_gather_mends_it(part: str, tmp_path: Path) -> None:
     def body(context: Context) -> None:
         rehearsal = Rehearsal(context, "delta")
-        gather = rehearsal.gather
-        inner = gather._exchange.received
-        shape = gather._agreement.shapes[0]
+        exchange = rehearsal.stage.exchange
+        inner = exchange.received
+        shape = rehearsal.stage.agreement.shapes[0]
         places = {
             "bitmap": shape.coded[0].fixed_offset + 1,
             "rest": shape.coded[1].fixed_offset + shape.coded[1].area.rest_offset + 400,
@@ -235,7 +242,7 @@ def test_what_was_changed_on_the_way_is_found_and_the_next_gather_mends_it(part:
                 received.first[places[part]] ^= 16
             return received
 
-        inner_heads = gather._exchange._read_heads
+        inner_heads = exchange._read_heads
 
         def corrupted_heads(transfer: Transfer, places: torch.Tensor) -> None:
             inner_heads(transfer, places)
@@ -246,13 +253,13 @@ def test_what_was_changed_on_the_way_is_found_and_the_next_gather_mends_it(part:
         rehearsal.walk.step()
         if rehearsal.rank == 2:
             if part == "records":
-                gather._exchange._read_heads = corrupted_heads  # type: ignore[method-assign]
+                exchange._read_heads = corrupted_heads  # type: ignore[method-assign]
             else:
-                gather._exchange.received = corrupted  # type: ignore[method-assign]
+                exchange.received = corrupted  # type: ignore[method-assign]
             with pytest.raises(CodedDataError, match="from rank 0"):
                 rehearsal.again()
-            gather._exchange.received = inner  # type: ignore[method-assign]
-            gather._exchange._read_heads = inner_heads  # type: ignore[method-assign]
+            exchange.received = inner  # type: ignore[method-assign]
+            exchange._read_heads = inner_heads  # type: ignore[method-assign]
         else:
             rehearsal.again()
         for _ in range(2):
@@ -265,7 +272,7 @@ def test_what_was_changed_on_the_way_is_found_and_the_next_gather_mends_it(part:
 def test_a_header_with_sizes_that_cannot_be_is_refused_on_every_rank(field: str, tmp_path: Path) -> None:
     def body(context: Context) -> None:
         rehearsal = Rehearsal(context)
-        exchange = rehearsal.gather._exchange
+        exchange = rehearsal.stage.exchange
         inner = exchange._header
 
         def impossible(transfer: Transfer, first: int) -> PayloadHeader:
@@ -311,13 +318,13 @@ def test_a_closed_gather_says_so(tmp_path: Path) -> None:
     run_world(2, body, tmp_path)
 
 
-def _doomed(rank: int, folder: str, kill: Callable[[int, CompressedGather], None], started: bool) -> None:
+def _doomed(rank: int, folder: str, kill: Callable[[int, CompressedGather], None], staged: bool) -> None:
     """A rank of a world in which one dies; writes what it met into a file of its own."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     store = file_store(f"{folder}/rendezvous", WORLD)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=20))
-    gather = CompressedGather(GatherPlan.single(400_000, torch.bfloat16))
+    gather = CompressedGather(GatherPlan.single(400_000, torch.bfloat16), staged=staged)
     walk = Walk(gather.shard_values, torch.bfloat16)
     for step in range(20):
         walk.step()
@@ -326,10 +333,7 @@ def _doomed(rank: int, folder: str, kill: Callable[[int, CompressedGather], None
         out = torch.empty(gather.output_values, dtype=torch.bfloat16)
         began = time.monotonic()
         try:
-            if started:
-                gather.start(walk.shard(rank), out).wait()
-            else:
-                gather.gather(walk.shard(rank), out)
+            gather.gather(walk.shard(rank), out)
         except GatherError as error:
             elapsed = time.monotonic() - began
             try:
@@ -358,24 +362,23 @@ def killed_amid_the_collective(rank: int, gather: CompressedGather) -> None:
 def killed_while_coding(rank: int, gather: CompressedGather) -> None:
     """Dies while the others wait for it."""
     if rank == 1:
-        assert gather._encoder is not None
-        gather._encoder.encode = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment,return-value]
+        gather._stages[-1].encoder.encode = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment,return-value]
 
 
 def killed_between_the_collectives(rank: int, gather: CompressedGather) -> None:
     """Dies where the others wait for the second collective."""
     gather.reset()
     if rank == 1:
-        gather._exchange._second = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment,return-value]
+        gather._stages[0].exchange.follow = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment,return-value]
 
 
-@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("kill", [killed_amid_the_collective, killed_while_coding, killed_between_the_collectives])
 def test_a_killed_rank_is_an_error_on_the_others_in_bounded_time(
-    kill: Callable[[int, CompressedGather], None], started: bool, tmp_path: Path
+    kill: Callable[[int, CompressedGather], None], staged: bool, tmp_path: Path
 ) -> None:
     fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=_doomed, args=(rank, str(tmp_path), kill, started)) for rank in range(WORLD)]
+    ranks = [fork.Process(target=_doomed, args=(rank, str(tmp_path), kill, staged)) for rank in range(WORLD)]
     try:
         for process in ranks:
             process.start()

@@ -57,7 +57,7 @@ def test_ranks_with_very_different_histories_ask_for_the_same_room(tmp_path: Pat
             whole = [quiet.shard(one) * (4 if lucky == one else 1) for one in range(3)]
             assert_same_bits(gather.gather(shard), torch.cat(whole))
             rooms: list[int | None] = [None] * 3
-            dist.all_gather_object(rooms, gather._exchange.first_bytes)
+            dist.all_gather_object(rooms, gather._stages[0].exchange.first_bytes)
             assert len(set(rooms)) == 1
         assert 1 <= gather.statistics.overflows <= 12
 

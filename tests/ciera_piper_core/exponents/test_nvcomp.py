@@ -252,6 +252,21 @@ def test_a_codec_that_cannot_be_built_is_the_reason(monkeypatch: pytest.MonkeyPa
         coder()
 
 
+def test_a_library_that_loses_symbols_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(_self: object, array: nvcomp_stand_in.Array, data_type: str = "") -> nvcomp_stand_in.Array:
+        return nvcomp_stand_in.Array(torch.zeros(nvcomp.CHECKED, dtype=torch.int8))
+
+    monkeypatch.setattr(nvcomp_stand_in.Codec, "decode", wrong)
+    with pytest.raises(nvcomp.NvcompUnavailableError, match="does not work here: it does not give back what it coded"):
+        coder()
+
+
+def test_a_library_of_another_interface_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(nvcomp_stand_in.Codec, "get_uncomp_buffer_size")
+    with pytest.raises(nvcomp.NvcompUnavailableError, match=r"get_uncomp_buffer_size'; known to: 6\.0"):
+        coder()
+
+
 def test_the_real_library_takes_the_same_options() -> None:
     """Without a GPU, nvCOMP still tells an option that it does not know from a device that it does not find."""
     library = pytest.importorskip("nvidia.nvcomp", reason="nvidia-nvcomp-cu13 is not installed")

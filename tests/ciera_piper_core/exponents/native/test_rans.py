@@ -1,7 +1,8 @@
-"""The C coder writes the reference's bytes at every level and with threads, touches nothing else, survives any bytes."""
+"""The C coder writes the reference's bytes at every level and on threads, touches nothing else, survives any bytes."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,12 @@ def coded(coder: StreamCoder, symbols: torch.Tensor, bits: int = 8, key: Hashabl
     return out[: coder.encode(symbols, bits, out, key)].clone()
 
 
+@cache
+def reference_code(kind: str, n: int, bits: int = 8) -> torch.Tensor:
+    """The reference's bytes of the symbols of this kind, their low bits."""
+    return coded(REFERENCE, symbols_of_kind(kind, n) & (2**bits - 1), bits)
+
+
 def decoded(coder: StreamCoder, code: torch.Tensor, n: int, bits: int = 8) -> torch.Tensor:
     symbols = torch.full((n,), 77, dtype=torch.uint8)
     coder.decode(code, bits, symbols)
@@ -48,12 +55,12 @@ def decoded(coder: StreamCoder, code: torch.Tensor, n: int, bits: int = 8) -> to
 def test_the_bytes_are_the_references(isa: str, kind: str) -> None:
     coder = NativeCoder(isa)
     for n in (1, 2, 9, 100, 513, 1000, 2**15 - 1, 2**15 + 63, 2**17 - 1, 2**17 + 255, 2**18 + 2**15 + 1):
-        symbols = symbols_of_kind(kind, n, seed=n)
-        expected = coded(REFERENCE, symbols)
-        assert torch.equal(coded(coder, symbols), expected), n
-        assert torch.equal(decoded(coder, expected, n), symbols), n
-        symbols &= 31
-        assert torch.equal(coded(coder, symbols, 5), coded(REFERENCE, symbols, 5)), n
+        symbols = symbols_of_kind(kind, n)
+        code = coded(coder, symbols)
+        assert torch.equal(code, reference_code(kind, n)), n
+        assert torch.equal(decoded(coder, code, n), symbols), n
+        if n < 2**17:
+            assert torch.equal(coded(coder, symbols & 31, 5), reference_code(kind, n, 5)), n
 
 
 @each_isa
@@ -61,11 +68,11 @@ def test_every_short_length_comes_back_and_the_reference_reads_it(isa: str) -> N
     coder = NativeCoder(isa)
     for n in range(1101):
         for kind in ("normal", "differences", "five_bits"):
-            symbols = symbols_of_kind(kind, n, seed=n)
+            symbols = symbols_of_kind(kind, 1100)[:n]
             bits = 5 if kind == "five_bits" else 8
             code = coded(coder, symbols, bits)
             assert torch.equal(decoded(coder, code, n, bits), symbols)
-            if n % 50 == 1:
+            if n % 100 == 1:
                 assert torch.equal(decoded(REFERENCE, code, n, bits), symbols)
 
 
@@ -82,10 +89,9 @@ def test_every_remainder_of_a_step_comes_back(isa: str, lanes: int) -> None:
 
 @each_isa
 @each_kind
-@pytest.mark.parametrize("threads", [2, 5])
-def test_threads_write_the_same_bytes(isa: str, kind: str, threads: int) -> None:
-    one, many = NativeCoder(isa), NativeCoder(isa, threads=threads)
-    for n in (2**18, 2**18 + 1, 7 * 2**18 + 12_345):
+def test_threads_write_the_same_bytes(isa: str, kind: str) -> None:
+    one, many = NativeCoder(isa), NativeCoder(isa, threads=3)
+    for n in (2**18, 2**18 + 1, 4 * 2**18 + 12_345):
         symbols = symbols_of_kind(kind, n)
         code = coded(one, symbols)
         assert torch.equal(coded(many, symbols), code)
@@ -102,7 +108,7 @@ def test_kept_tables_are_the_references(isa: str) -> None:
     native, shared, reference = NativeCoder(isa), NativeCoder(isa, threads=2), ReferenceCoder()
     sequence = ["normal", "normal", "steps", "two", "two", "differences", "differences", "random", "flat", "normal"]
     for step, kind in enumerate(sequence):
-        n = 300_000 if step % 3 == 0 else 3000 + step
+        n = 270_000 if step in (0, 4, 6) else 3000 + step
         symbols = symbols_of_kind(kind, n, seed=step)
         if kind == "two" and step % 2:
             symbols[7] = 200
@@ -116,8 +122,8 @@ def test_kept_tables_are_the_references(isa: str) -> None:
 @pytest.mark.parametrize("offset", [0, 1, 63])
 def test_nothing_else_is_touched(isa: str, offset: int) -> None:
     coder = NativeCoder(isa)
-    for kind in KINDS:
-        for n in (1, 70, 4099, 2**15 + 77, 2**17 + 300, 2**18 + 40_000):
+    for kind in ("normal", "differences", "wide", "random"):
+        for n in (1, 70, 4099, 2**15 + 77, 2**17 + 300):
             symbols = Guarded(torch.uint8, n, offset, symbols_of_kind(kind, n))
             out = Guarded(torch.uint8, coder.bound(n, 8), offset)
             size = coder.encode(symbols.tensor, 8, out.tensor)
@@ -135,10 +141,10 @@ def test_changed_and_cut_streams_do_no_harm(isa: str, kind: str) -> None:
     """Long enough for the vector loops: an error, or symbols (where a literal was changed); never anything else."""
     coder = NativeCoder(isa)
     generator = np.random.default_rng(5)
-    for n in (3000, 2**15 + 100, 2**18 + 2**17 + 50):
+    for n in (3000, 2**15 + 100, 2**17 + 50):
         symbols = symbols_of_kind(kind, n)
         code = coded(coder, symbols)
-        for trial in range(40):
+        for trial in range(25):
             wrong = code.clone()
             # Half of the changes are where sizes, tables and directories are.
             most = code.numel() if trial % 2 else min(60, code.numel())
@@ -166,7 +172,7 @@ def _outcome(coder: StreamCoder, code: torch.Tensor, n: int) -> torch.Tensor | N
 
 
 @each_isa
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.binary(min_size=0, max_size=300), n=st.integers(1, 400), bits=st.sampled_from([5, 8]))
 def test_any_bytes_decode_as_the_reference_decodes_them(isa: str, data: bytes, n: int, bits: int) -> None:
     code = torch.tensor([data[0] % 5 if data else 0, *data[1:]], dtype=torch.uint8)
@@ -180,11 +186,11 @@ def test_any_bytes_decode_as_the_reference_decodes_them(isa: str, data: bytes, n
 
 
 @each_isa
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     shares=st.lists(st.integers(0, 1000), min_size=1, max_size=40),
     first=st.integers(0, 255),
-    n=st.integers(0, 5000),
+    n=st.integers(0, 3000),
     seed=st.integers(0, 1000),
 )
 def test_any_distribution_has_the_references_bytes(isa: str, shares: list[int], first: int, n: int, seed: int) -> None:
@@ -196,7 +202,7 @@ def test_any_distribution_has_the_references_bytes(isa: str, shares: list[int], 
     assert torch.equal(decoded(NativeCoder(isa), code, n), symbols)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     counted=st.dictionaries(st.integers(0, 255), st.integers(1, 2**40), max_size=60),
     other=st.dictionaries(st.integers(0, 255), st.integers(1, 2**40), max_size=60),
@@ -218,9 +224,10 @@ def test_tables_and_costs_are_the_references(counted: dict[int, int], other: dic
 def test_counts_are_the_references(piece: int, stride: int) -> None:
     for n in (0, 1, 7, 8, 99, 70_001):
         symbols = symbols_of_kind("random", n).numpy()
-        if n and piece <= stride:
-            expected = PRIMITIVES.count(symbols, piece, stride)
-            assert (NativePrimitives(ISAS[0], 1).count(symbols, piece, stride) == expected).all()
+        found = NativePrimitives(ISAS[0], 1).count(symbols, piece, stride)
+        assert found.sum() == sum(min(piece, stride, n - at) for at in range(0, n, stride))
+        if n:
+            assert (found == PRIMITIVES.count(symbols, piece, stride)).all()
 
 
 @each_isa

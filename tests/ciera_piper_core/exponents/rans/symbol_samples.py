@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 KINDS = (
@@ -19,12 +21,17 @@ KINDS = (
 
 
 def symbols_of_kind(kind: str, n: int, seed: int = 0) -> torch.Tensor:
-    """uint8 ``[n]``; of ``five_bits`` all are below 32.
+    """A tensor of one's own: uint8 ``[n]``; of ``five_bits`` all are below 32.
 
     normal: exponents of N(0, 1) weights. differences, rare_differences: 0.5 % and 0.01 % are not 0. two: a coin
     of 30 %. flat: 12 symbols. wide: 80 symbols. rare_first: one symbol, but for the first. steps: runs of
     different distributions.
     """
+    return _made(kind, n, seed).clone()
+
+
+@lru_cache(maxsize=64)
+def _made(kind: str, n: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(values: int) -> torch.Tensor:

@@ -64,8 +64,10 @@ def test_a_table_without_escape_only_for_symbols_that_are_all_known() -> None:
     assert cost(counts_of({0: 5, 2: 1}), open_) is not None
 
 
-def test_no_table_where_nothing_is_frequent() -> None:
+def test_no_table_where_nothing_is_frequent_or_all_is_the_same() -> None:
     assert build_table([1] * 256, any_symbol=False) is None
+    assert build_table(counts_of({4: 9}), any_symbol=False) is None
+    assert build_table(counts_of({4: 9}), any_symbol=True) == Table((4,), (63,))
     assert build_table([0] * 256, any_symbol=True) is None
 
 

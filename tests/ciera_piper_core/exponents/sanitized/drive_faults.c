@@ -36,7 +36,12 @@ int main(int argc, char **argv)
         start[100] = byte;
     else if (!strcmp(fault, "write before"))
         end[-3] = byte;
-    else if (!strcmp(fault, "signed overflow"))
+    else if (!strcmp(fault, "leak")) {
+        /* Overwritten at once, or it would still be seen on the stack. */
+        uint8_t *volatile lost = malloc(100);
+        lost = NULL;
+        (void)lost;
+    } else if (!strcmp(fault, "signed overflow"))
         number += 1;
     else if (!strcmp(fault, "misaligned"))
         byte = (uint8_t)*(uint32_t *)heap; /* 3 bytes off alignment */

@@ -36,7 +36,7 @@ static char where[200];
         if (!(condition)) {                                                                                            \
             fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
             fprintf(stderr, __VA_ARGS__);                                                                              \
-            fprintf(stderr, "\nwhile driving: %s\n", where);                                                            \
+            fprintf(stderr, "\nwhile driving: %s\n", where);                                                           \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
