@@ -28,8 +28,11 @@ PART_VALUES = 1 << 20
 """Values in a part: few enough that its planes are still in a cache when they are coded, enough that the calls for a
 part cost little beside its work."""
 
-GROUP_PARTS = 2
+MOST_GROUP_PARTS = 8
 """Parts that follow one another on one thread, and share a frequency table while it fits them."""
+
+LEAST_GROUPS = 4
+"""Groups are smaller where there would be fewer of them, so that threads have something to share."""
 
 _Result = TypeVar("_Result")
 
@@ -196,7 +199,9 @@ class _TableKey:
 
 
 def _groups(parts: int) -> list[range]:
-    return [range(first, min(first + GROUP_PARTS, parts)) for first in range(0, parts, GROUP_PARTS)]
+    """Parts in groups; the number of threads has no part in it, since the bytes must not depend on it."""
+    size = max(1, min(MOST_GROUP_PARTS, parts // LEAST_GROUPS))
+    return [range(first, min(first + size, parts)) for first in range(0, parts, size)]
 
 
 def _each(groups: list[range], threads: int, act: Callable[[range], _Result]) -> list[_Result]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.machinery
 import os
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 ISA_LEVELS = ("scalar", "avx2", "avx512")
@@ -19,7 +19,7 @@ class NativeUnavailableError(RuntimeError):
     """The C libraries were not built, or not for this machine; the message says what to do."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(name: str) -> ctypes.CDLL:
     """The library of that name (``_planes``, ``_rans``), which the package's build compiled.
 
@@ -42,7 +42,7 @@ def load(name: str) -> ctypes.CDLL:
         raise NativeUnavailableError(f"{found} cannot be loaded: {error}; install this package again") from None
 
 
-@lru_cache(maxsize=None)
+@cache
 def best_isa() -> str:
     """The highest instruction level of this processor.
 

@@ -77,6 +77,9 @@ int rans_plan_fits(const struct rans_plan *plan, const uint8_t *symbols, size_t 
 /* Whether it can code every symbol: its table, if it has one, has an escape. */
 int rans_plan_serves_any(const struct rans_plan *plan);
 
+/* The symbols that the plan names, or-ed together. */
+unsigned rans_plan_symbols(const struct rans_plan *plan);
+
 /* Counts the first `piece` of every `stride` of n symbols, all if stride is not more, and adds to counts. */
 void ciera_rans_count(const uint8_t *symbols, size_t n, size_t piece, size_t stride, uint64_t counts[256]);
 

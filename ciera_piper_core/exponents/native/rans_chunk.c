@@ -92,7 +92,7 @@ int ciera_rans_decode(int isa, const uint8_t *table, size_t table_bytes, unsigne
                       size_t escape_count, uint8_t *symbols, size_t n)
 {
     struct rans_model model;
-    if (rans_read_table(table, table_bytes, symbol_bits, &model) != table_bytes)
+    if (!table_bytes || rans_read_table(table, table_bytes, symbol_bits, &model) != table_bytes)
         return -1;
     rans_decode_steps *whole_steps = decoder(isa);
     const uint8_t *floor = coded - before;

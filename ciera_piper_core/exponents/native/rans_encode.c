@@ -31,9 +31,6 @@ static int64_t append(int isa, const uint8_t *symbols, size_t n, unsigned symbol
 static int64_t encode_rans(int isa, const uint8_t *symbols, size_t n, unsigned symbol_bits,
                            const struct rans_plan *plan, uint8_t *out, size_t room, unsigned depth)
 {
-    for (unsigned entry = 0; entry < plan->table[0]; ++entry)
-        if (plan->table[1 + 2 * entry] >> symbol_bits)
-            return RANS_TOO_WIDE;
     size_t directory_at = 1 + (size_t)plan->table_bytes;
     size_t at = directory_at + RANS_DIRECTORY_BYTES * ((n + RANS_CHUNK - 1) / RANS_CHUNK);
     if (at >= room)
@@ -57,8 +54,6 @@ static int64_t encode_rans(int isa, const uint8_t *symbols, size_t n, unsigned s
 static int64_t encode_sparse(int isa, const uint8_t *symbols, size_t n, unsigned symbol_bits, uint8_t usual,
                              uint8_t *out, size_t room, unsigned depth)
 {
-    if (usual >> symbol_bits)
-        return RANS_TOO_WIDE;
     if (room <= RANS_SPARSE_BYTES)
         return 0;
     uint8_t *others = malloc(n + RANS_PAD), *bits = malloc((n + 7) / 8);
@@ -81,6 +76,8 @@ static int64_t encode_sparse(int isa, const uint8_t *symbols, size_t n, unsigned
 static int64_t encode_planned(int isa, const uint8_t *symbols, size_t n, unsigned symbol_bits,
                               const struct rans_plan *plan, uint8_t *out, size_t room, unsigned depth)
 {
+    if (rans_plan_symbols(plan) >> symbol_bits)
+        return RANS_TOO_WIDE;
     if (plan->kind == RANS_KIND_RANS)
         return encode_rans(isa, symbols, n, symbol_bits, plan, out, room, depth);
     if (plan->kind == RANS_KIND_SPARSE)

@@ -57,8 +57,18 @@ void rans_make_plan(const uint8_t *symbols, size_t n, unsigned symbol_bits, int 
     plan_of(counts, symbol_bits, any, plan);
 }
 
+unsigned rans_plan_symbols(const struct rans_plan *plan)
+{
+    unsigned all = plan->usual;
+    for (unsigned at = 1; at < plan->table_bytes; at += 2)
+        all |= plan->table[at];
+    return all;
+}
+
 int rans_plan_fits(const struct rans_plan *plan, const uint8_t *symbols, size_t n, unsigned symbol_bits)
 {
+    if (rans_plan_symbols(plan) >> symbol_bits)
+        return 0;
     uint64_t counts[256] = {0};
     size_t stride = n / LEAST_CHECK_PIECES | 1;
     stride = larger(stride < STRIDE ? stride : STRIDE, n / MOST_CHECK_PIECES | 1);

@@ -79,6 +79,11 @@ class Plan:
         """Whether it can code every symbol: its table, if it has one, has an escape."""
         return sum(self.table[2::2]) < SLOTS
 
+    @property
+    def widest(self) -> int:
+        """The largest symbol that it names."""
+        return max(self.usual, *self.table[1::2], 0)
+
 
 def make_plan(primitives: Counting, symbols: Bytes, symbol_bits: int, any_symbol: bool) -> Plan:
     """The plan for these symbols.
@@ -95,6 +100,8 @@ def make_plan(primitives: Counting, symbols: Bytes, symbol_bits: int, any_symbol
 
 def still_fits(primitives: Counting, plan: Plan, symbols: Bytes, symbol_bits: int) -> bool:
     """Whether a plan that was made for other symbols serves these about as well as their own would; by a sample."""
+    if plan.widest >> symbol_bits:
+        return False
     n = symbols.size
     stride = max(min(STRIDE, n // LEAST_CHECK_PIECES | 1), n // MOST_CHECK_PIECES | 1)
     counts = primitives.count(symbols, CHECK_PIECE, stride)

@@ -171,6 +171,8 @@ class StreamCoder:
 
     def _encode_planned(self, symbols: Bytes, symbol_bits: int, plan: Plan, out: Bytes, depth: int) -> int:
         """Bytes of a stream that the plan makes; 0 if it has none, or they do not fit ``out``."""
+        if plan.widest >> symbol_bits:
+            raise too_wide(symbol_bits)
         if plan.kind is Kind.RANS:
             return self._encode_rans(symbols, symbol_bits, plan, out, depth)
         if plan.kind is Kind.SPARSE:
@@ -187,8 +189,6 @@ class StreamCoder:
 
     def _encode_rans(self, symbols: Bytes, symbol_bits: int, plan: Plan, out: Bytes, depth: int) -> int:
         """Bytes of a stream of kind RANS; 0 if it does not fit ``out``, or the table cannot code a symbol."""
-        if max(plan.table[1::2]) >> symbol_bits:
-            raise too_wide(symbol_bits)
         directory_at = 1 + len(plan.table)
         chunks_at = directory_at + DIRECTORY_BYTES * len(chunk_sizes(symbols.size))
         if chunks_at >= out.size:
@@ -206,8 +206,6 @@ class StreamCoder:
     def _encode_sparse(self, symbols: Bytes, symbol_bits: int, plan: Plan, out: Bytes, depth: int) -> int:
         """Bytes of a stream of kind SPARSE; 0 if it does not fit ``out``."""
         bits_at = 6
-        if plan.usual >> symbol_bits:
-            raise too_wide(symbol_bits)
         if bits_at >= out.size:
             return 0
         with (

@@ -89,10 +89,11 @@ def build_table(counts: Sequence[int], any_symbol: bool) -> Table | None:
         weights.append(escaped)
     if not symbols or len(weights) == 1:
         return None
+    share_logs = [0, *map(log2_fixed, range(1, SLOTS + 1))]
     shares = [1] * len(weights)
     for _ in range(SLOTS - len(weights)):
         gains = [
-            weight * (log2_fixed(share + 1) - log2_fixed(share)) for weight, share in zip(weights, shares, strict=True)
+            weight * (share_logs[share + 1] - share_logs[share]) for weight, share in zip(weights, shares, strict=True)
         ]
         shares[gains.index(max(gains))] += 1
     return Table(tuple(symbols), tuple(shares[: len(symbols)]))

@@ -138,12 +138,12 @@ def train(context: Context, dtype: torch.dtype, ways: Sequence[str], folder: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("world", "dtype", "ways"), RUNS)
 def test_training_is_the_same_bit_for_bit(
     world: int, dtype: torch.dtype, ways: tuple[str, ...], tmp_path: Path
 ) -> None:
-    losses = run_world(world, lambda context: train(context, dtype, ways, tmp_path), tmp_path, timeout_s=540)
+    losses = run_world(world, lambda context: train(context, dtype, ways, tmp_path), tmp_path, timeout_s=1100)
     for of_rank in losses:
         first, last = sum(of_rank[:20]) / 20, sum(of_rank[-20:]) / 20
         assert last < first - 1.5, f"the model did not learn: loss {first:.2f} at first, {last:.2f} at last"

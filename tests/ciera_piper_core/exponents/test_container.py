@@ -20,9 +20,8 @@ from tests.ciera_piper_core.exponents.samples import IDS, every_pattern, random_
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts and groups so small that a few thousand values make several."""
+    """Parts so small that a few thousand values make several."""
     monkeypatch.setattr(container, "PART_VALUES", 1024)
-    monkeypatch.setattr(container, "GROUP_PARTS", 2)
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,7 +48,7 @@ def test_every_shape_comes_back(layout: FloatLayout, shape: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
-@pytest.mark.parametrize("values", [1023, 1024, 1025, 2048, 2049, 4096, 7000])
+@pytest.mark.parametrize("values", [1023, 1024, 1025, 2048, 2049, 4096, 7000, 20_000])
 @pytest.mark.usefixtures("small_parts")
 def test_parts_and_groups_join_without_gaps(layout: FloatLayout, values: int) -> None:
     comes_back(weights(layout, values).view(layout.dtype))
@@ -75,7 +74,7 @@ def test_views_with_gaps_and_offsets_come_back(layout: FloatLayout) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
 @pytest.mark.usefixtures("small_parts")
 def test_the_bytes_do_not_depend_on_threads(layout: FloatLayout) -> None:
-    tensor = weights(layout, 9000).view(layout.dtype)
+    tensor = weights(layout, 20_000).view(layout.dtype)
     one, two = default_backend(threads=1), default_backend(threads=2)
     assert torch.equal(comes_back(tensor, one), comes_back(tensor, two))
 

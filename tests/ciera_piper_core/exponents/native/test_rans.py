@@ -54,12 +54,12 @@ def decoded(coder: StreamCoder, code: torch.Tensor, n: int, bits: int = 8) -> to
 @each_kind
 def test_the_bytes_are_the_references(isa: str, kind: str) -> None:
     coder = NativeCoder(isa)
-    for n in (1, 2, 9, 100, 513, 1000, 2**15 - 1, 2**15 + 63, 2**17 - 1, 2**17 + 255, 2**18 + 2**15 + 1):
+    for n in (1, 9, 100, 1000, 2**15 + 63, 2**17 + 255, 2**18 + 2**15 + 1):
         symbols = symbols_of_kind(kind, n)
         code = coded(coder, symbols)
         assert torch.equal(code, reference_code(kind, n)), n
         assert torch.equal(decoded(coder, code, n), symbols), n
-        if n < 2**17:
+        if n < 2**16:
             assert torch.equal(coded(coder, symbols & 31, 5), reference_code(kind, n, 5)), n
 
 
@@ -228,6 +228,13 @@ def test_counts_are_the_references(piece: int, stride: int) -> None:
         assert found.sum() == sum(min(piece, stride, n - at) for at in range(0, n, stride))
         if n:
             assert (found == PRIMITIVES.count(symbols, piece, stride)).all()
+
+
+def test_no_bytes_are_no_table() -> None:
+    """Found by the fuzzer: a table of no bytes was read as one, with whatever lay on the stack."""
+    symbols, directory = np.zeros(1, np.uint8), np.zeros((1, 2), np.uint32)
+    stream, escapes = np.full(16, 1, np.uint8), np.zeros(512, np.uint8)
+    assert not NativePrimitives(ISAS[0], 1).decode_chunks(b"", 8, stream, 0, directory, escapes, symbols)
 
 
 @each_isa

@@ -83,3 +83,9 @@ def test_a_table_without_escape_does_not_fit_new_symbols() -> None:
     new[5] = 99
     assert not fits(plan, new)
     assert plan_of(new, any_symbol=True).serves_any
+
+
+def test_a_plan_that_names_wider_symbols_does_not_fit() -> None:
+    for kind in ("normal", "rare_first"):
+        plan = plan_of(symbols_of_kind(kind, N) | 64)
+        assert not still_fits(PRIMITIVES, plan, symbols_of_kind("five_bits", N).numpy(), 5)

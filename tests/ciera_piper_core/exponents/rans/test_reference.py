@@ -67,7 +67,7 @@ def test_a_stream_decodes_by_the_text_alone() -> None:
 def test_the_bytes_of_a_stream_never_change() -> None:
     """A change here is a new format: it needs a new coder code, since payloads of old versions would decode wrong."""
     digest = hashlib.sha256()
-    for n in (1, 40, 3000, 40_000, 150_000, 2**18 + 70_000):
+    for n in (1, 40, 3000, 40_000, 2**18 + 1000):
         for kind in ("normal", "differences", "flat", "random"):
             made = np.random.Generator(np.random.PCG64(n)).integers(0, 2**32, n, dtype=np.uint32)
             if kind == "normal":
@@ -79,10 +79,10 @@ def test_the_bytes_of_a_stream_never_change() -> None:
             symbols = torch.from_numpy((made & 255).astype(np.uint8))
             digest.update(coded(symbols).numpy().tobytes())
             digest.update(coded(symbols & 31, 5).numpy().tobytes())
-    assert digest.hexdigest() == "PINNED"
+    assert digest.hexdigest() == "f6b9b9f5cd8fcec834098b3d89cb9e974cf31d756084ecd55cbd9a82199f7958"
 
 
-@pytest.mark.parametrize("n", range(0, 1101, 11))
+@pytest.mark.parametrize("n", range(0, 1101, 25))
 def test_every_kind_of_every_length_comes_back(n: int) -> None:
     for kind in ("normal", "differences", "random", "five_bits"):
         bits = 5 if kind == "five_bits" else 8

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ciera_piper_core.exponents.coding import CodedDataError
@@ -71,6 +71,7 @@ def test_no_table_where_nothing_is_frequent_or_all_is_the_same() -> None:
     assert build_table([0] * 256, any_symbol=True) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-4, 4), min_size=2, max_size=60), st.integers(0, 5))
 def test_tables_cost_little_over_entropy(logs: list[float], seed: int) -> None:
     """For any shares of symbols, up to e**8 apart: a flat alphabet of some 50 symbols is the worst."""
