@@ -24,8 +24,8 @@ def test_the_rate_is_that_of_exponents(layout: FloatLayout, rate: float, cluster
     shards = ChangingShards(VALUES, layout, rate, clustered, seed=3)
     moved = exponents(shards, 1) - exponents(shards, 0)
     differing = float((moved != 0).float().mean())
-    # In float16 some values are subnormal: their exponent stays when they are doubled.
-    assert differing == pytest.approx(rate, rel=0.02 if clustered or layout.exponent_bits == 5 else 1e-3)
+    # Blocks are counted whole, and in float16 some values are subnormal: their exponent stays when they are doubled.
+    assert differing == pytest.approx(rate, rel=0.03 if clustered or layout.exponent_bits == 5 else 1e-3)
     assert set(moved.tolist()) <= {-1, 0, 1}
     if rate > 0:
         up = float((moved[moved != 0] > 0).float().mean())

@@ -58,6 +58,8 @@ int rans_decode_lanes(const struct rans_model *model, uint8_t *symbols, unsigned
                       const uint8_t **coded, const uint8_t *coded_begin, const uint8_t **escapes,
                       const uint8_t *escapes_begin)
 {
+    if (*escapes < escapes_begin) /* by steps before, which look only after the fact */
+        return -1;
     int failed = *coded - coded_begin >= (ptrdiff_t)lanes
                      ? decode_lanes(model, symbols, lanes, states, coded, coded_begin, escapes, 1)
                      : decode_lanes(model, symbols, lanes, states, coded, coded_begin, escapes, 0);

@@ -82,7 +82,7 @@ class Plan:
     @property
     def widest(self) -> int:
         """The largest symbol that it names."""
-        return max(self.usual, *self.table[1::2], 0)
+        return max(self.usual, max(self.table[1::2], default=0))
 
 
 def make_plan(primitives: Counting, symbols: Bytes, symbol_bits: int, any_symbol: bool) -> Plan:
