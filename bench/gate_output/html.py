@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.resources import files
-from string import Template
 from typing import TYPE_CHECKING
 
 from bench.gate_output.text import (
@@ -19,6 +17,7 @@ from bench.gate_output.text import (
     why,
 )
 from bench.gate_result import SEVERITY
+from bench.report.document import document, legend, links, section
 from bench.report.formatting import counted
 from bench.report.markup import Markup, element, joined
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from bench.gate_result import Comparison, GateResult
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 FOLDED = ("new", "pass")
 PLOT_WIDTH, PLOT_HEIGHT = 140, 18
 LEAST_SPAN = 0.02
@@ -59,35 +57,26 @@ def render(result: GateResult, title: str = "Performance gate") -> str:
     for comparison in result.comparisons:
         suites.setdefault(comparison.suite, []).append(comparison)
     names = CaseNames(result.comparisons)
-    return Template(_asset("page.html")).substitute(
-        policy=POLICY,
-        title=joined([title]),
-        styles=(files("bench.report") / "report.css").read_text(encoding="utf-8") + _asset("gate.css"),
-        navigation=_navigation(suites),
+    return document(
+        title=title,
         subtitle=_subtitle(result),
-        verdict=_verdict(result),
-        remarks=_remarks(result),
-        suites=joined(_suite(place, name, found, names) for place, (name, found) in enumerate(suites.items())),
-        legend=element(
-            "dl", *(joined([element("dt", name), element("dd", text)]) for name, text in MEANINGS), class_="legend"
+        headline=element("div", _verdict(result), id="summary"),
+        summary="the verdict",
+        navigation=_navigation(suites),
+        body=joined(
+            [
+                _remarks(result),
+                *(_suite(place, name, found, names) for place, (name, found) in enumerate(suites.items())),
+                section("legend", "Legend", legend(MEANINGS)),
+            ]
         ),
+        styles=[("bench.gate_output", "gate.css")],
     )
-
-
-def _asset(name: str) -> str:
-    return (files("bench.gate_output") / name).read_text(encoding="utf-8")
 
 
 def _navigation(suites: dict[str, list[Comparison]]) -> Markup:
-    links = [("summary", "Verdict", "")]
-    links += [
-        (f"suite-{place}", visible(name), f"{len(found):,}") for place, (name, found) in enumerate(suites.items())
-    ]
-    links.append(("legend", "Legend", ""))
-    return joined(
-        element("a", element("span", text), element("small", count) if count else None, href=f"#{target}")
-        for target, text, count in links
-    )
+    named = [(f"suite-{place}", visible(name), f"{len(found):,}") for place, (name, found) in enumerate(suites.items())]
+    return links([("summary", "Verdict", ""), *named, ("legend", "Legend", "")])
 
 
 def _subtitle(result: GateResult) -> Markup:

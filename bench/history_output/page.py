@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from importlib.resources import files
-from string import Template
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError
 from bench.gate_output.text import visible
 from bench.history_output.text import (
     case_text,
@@ -19,13 +16,9 @@ from bench.history_output.text import (
     value_text,
     verdict,
 )
+from bench.report.document import document, legend, links, own_script, section, write_document
 from bench.report.formatting import counted, unit_sign
-
-# The report's own ways to forbid foreign scripts and to write a file whole.
-from bench.report.html import content_policy
 from bench.report.markup import Markup, element, joined
-from bench.report.payload import to_json
-from bench.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,46 +48,28 @@ def write_page(path: Path, history: History) -> Path:
     Raises:
         BenchError: the file cannot be written.
     """
-    text = render(history)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except OSError as error:
-        raise BenchError(
-            f"cannot write the page {path}: {error.strerror or error}; name another file or folder"
-        ) from None
-    return path
+    return write_document(path, render(history))
 
 
 def render(history: History) -> str:
     """The history as one HTML document."""
     from plotly.offline import get_plotlyjs
 
-    own = f'(function () {{\n"use strict";\n{_asset("history.js")}\n}})();'
-    scripts = [get_plotlyjs(), own]
     names = _names(history)
-    title = f"History of {visible(history.metric)}"
-    return Template(_asset("page.html")).substitute(
-        policy=content_policy(scripts),
-        title=joined([title]),
-        styles=(files("bench.report") / "report.css").read_text(encoding="utf-8") + _asset("history.css"),
-        navigation=_navigation(names),
+    series = [_section(number, name, one) for number, (name, one) in enumerate(zip(names, history.series, strict=True))]
+    return document(
+        title=f"History of {visible(history.metric)}",
         subtitle=_subtitle(history),
-        verdict=_verdict(history),
-        changes=_changes(history),
-        series=joined(
-            _section(number, name, one) for number, (name, one) in enumerate(zip(names, history.series, strict=True))
+        headline=_verdict(history),
+        summary="the changes",
+        navigation=_navigation(names),
+        body=joined(
+            [section("summary", "Changes", _changes(history)), *series, section("legend", "Legend", legend(LEGEND))]
         ),
-        legend=element(
-            "dl", *(joined([element("dt", name), element("dd", text)]) for name, text in LEGEND), class_="legend"
-        ),
-        data=to_json({"series": [_payload(one) for one in history.series]}),
-        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        styles=[("bench.history_output", "history.css")],
+        data={"series": [_payload(one) for one in history.series]},
+        scripts=[get_plotlyjs(), own_script("bench.history_output", "history.js")],
     )
-
-
-def _asset(name: str) -> str:
-    return (files("bench.history_output") / name).read_text(encoding="utf-8")
 
 
 def _names(history: History) -> list[str]:
@@ -102,8 +77,8 @@ def _names(history: History) -> list[str]:
 
 
 def _navigation(names: list[str]) -> Markup:
-    links = [("summary", "Changes"), *((f"series-{n}", name) for n, name in enumerate(names)), ("legend", "Legend")]
-    return joined(element("a", element("span", name), href=f"#{target}") for target, name in links)
+    series = [(f"series-{number}", name, "") for number, name in enumerate(names)]
+    return links([("summary", "Changes", ""), *series, ("legend", "Legend", "")])
 
 
 def _subtitle(history: History) -> Markup:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from importlib.resources import files
-from string import Template
 from typing import TYPE_CHECKING
 
-from bench.errors import BenchError
 from bench.report.cases import gather
+from bench.report.document import document, legend, links, own_script, section, write_document
 from bench.report.formatting import counted, percent
 from bench.report.headlines import headlines
 from bench.report.layout import suite_order
 from bench.report.markup import Markup, element, joined
-from bench.report.payload import POOR_RESIDUAL, break_even_table, fit_table, suite_payload, to_json
+from bench.report.payload import POOR_RESIDUAL, break_even_table, fit_table, suite_payload
 from bench.report.problems import problems
 from bench.report.sections import (
+    LEGEND,
     anchor,
     cards,
     definition_list,
     emulated_badge,
     environments,
-    legend,
     machine,
     problem_list,
     run_list,
     verdict_line,
 )
 from bench.report.verdict import Verdict, missing_cases
-from bench.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +39,6 @@ FIT_TEXT = (
     "relative error of the fit at a measured point. Where the worst one is above "
     f"{percent(POOR_RESIDUAL)} the fit is poor: it is marked ~, and tells little more than the order of magnitude."
 )
-NOTHING_ELSE = "form-action 'none'; base-uri 'none'"
 SCRIPTS = ("format.js", "suite.js", "figures.js", "charts.js", "table.js", "page.js")
 """The report's own scripts, in an order in which each uses only what comes before it."""
 
@@ -67,15 +61,7 @@ def write_html(
     Raises:
         BenchError: the file cannot be written.
     """
-    text = render(rows, runs, profile, title)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except OSError as error:
-        raise BenchError(
-            f"cannot write the report {path}: {error.strerror or error}; name another file or folder"
-        ) from None
-    return path
+    return write_document(path, render(rows, runs, profile, title))
 
 
 def render(
@@ -95,42 +81,29 @@ def render(
         "fits": fit_table(profile),
         "breakEven": break_even_table(profile),
     }
-    own = '(function () {\n"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS) + "\n})();"
-    scripts = [get_plotlyjs(), own] if any(suite["views"] for suite in plotted) else [own]
+    own = own_script("bench.report", *SCRIPTS)
     fitted = _fits_section(suites, runs, profile, bool(data["fits"]), bool(data["breakEven"]))
-    return Template(_asset("report.html")).substitute(
-        policy=content_policy(scripts),
-        title=joined([title]),
-        styles=_asset("report.css"),
+    definitions = element("p", "Two numbers are comparable only if their ids agree.", class_="quiet")
+    missing = missing_cases((case for suite in suites for case in suite.cases), runs)
+    sections = [
+        element("section", cards(headlines(suites)), id="summary", aria_label="Summary"),
+        section("problems", "What failed and why", problem_list(causes)),
+        fitted,
+        *map(_suite_section, suites),
+        section("environment", "Environment", environments(runs)),
+        section("runs", "Runs", run_list(runs, missing)),
+        section("definitions", "Definitions", definitions, definition_list(suites)),
+        section("legend", "Legend", legend(LEGEND)),
+    ]
+    return document(
+        title=title,
         subtitle=_subtitle(runs),
-        verdict=verdict_line(Verdict.of(suites, runs)),
-        emulated=_emulated_note(suites, runs),
+        headline=joined([verdict_line(Verdict.of(suites, runs)), _emulated_note(suites, runs)]),
         navigation=_navigation(suites, len(causes), bool(fitted)),
-        cards=cards(headlines(suites)),
-        problems=problem_list(causes),
-        fits=fitted,
-        suites=joined(_suite_section(suite) for suite in suites),
-        environment=environments(runs),
-        runs=run_list(runs, missing_cases((case for suite in suites for case in suite.cases), runs)),
-        definitions=definition_list(suites),
-        legend=legend(),
-        data=to_json(data),
-        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        body=joined(sections),
+        data=data,
+        scripts=[get_plotlyjs(), own] if any(suite["views"] for suite in plotted) else [own],
     )
-
-
-def _asset(name: str) -> str:
-    return (files("bench.report") / name).read_text(encoding="utf-8")
-
-
-def content_policy(scripts: Iterable[str]) -> str:
-    """A content security policy that runs these scripts and nothing else, and never asks a network.
-
-    Texts of rows are escaped; should one ever get through, the browser still refuses to run it.
-    """
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; {NOTHING_ELSE}"
 
 
 def _subtitle(runs: Sequence[RunRecord]) -> Markup:
@@ -165,10 +138,7 @@ def _navigation(suites: Iterable[SuiteResults], causes: int, fitted: bool) -> Ma
         ("definitions", "Definitions", ""),
         ("legend", "Legend", ""),
     ]
-    return joined(
-        element("a", element("span", text), element("small", count) if count else None, href=f"#{target}")
-        for target, text, count in [*fixed_before, *named, *fixed_after]
-    )
+    return links([*fixed_before, *named, *fixed_after])
 
 
 def _fits_section(

@@ -318,13 +318,6 @@ def definition_list(suites: Iterable[SuiteResults]) -> Markup:
     return element("div", element("table", element("thead", head), element("tbody", *rows)), class_="scroll")
 
 
-def legend() -> Markup:
-    """What units and marks mean."""
-    return element(
-        "dl", *(joined([element("dt", name), element("dd", text)]) for name, text in LEGEND), class_="legend"
-    )
-
-
 def anchor(name: str) -> str:
     """A suite's name as part of an element id, different for different names."""
     return quote(name, safe="")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from string import Template
 from typing import TYPE_CHECKING
 
-from bench.errors import StoreError
 from bench.gate_output.text import visible
+from bench.report.document import document, links, section, write_document
 from bench.report.formatting import counted, percent
 from bench.report.markup import Markup, element, joined
 from bench.trace.overview import PARTS
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from bench.trace.breakdown import Breakdown
     from bench.trace.overview import Overview
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 MEANINGS = {
     "compute": "Something computes; communication may run beside it.",
     "exposed": "Something communicates, and nothing computes: what a step would save if it were hidden.",
@@ -35,13 +32,9 @@ def write_html(path: Path, overview: Overview) -> Path:
     """Write the page.
 
     Raises:
-        StoreError: it cannot be written there.
+        BenchError: it cannot be written there.
     """
-    try:
-        path.write_text(render(overview), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; choose another file with --html") from error
-    return path
+    return write_document(path, render(overview))
 
 
 def render(overview: Overview) -> str:
@@ -49,33 +42,37 @@ def render(overview: Overview) -> str:
     ranks = [(visible(rank.label), overview.shown(rank)) for rank in overview.ranks]
     if len(ranks) > 1:
         ranks.append(("mean", overview.mean))
-    sections = [_section("ranks", "Ranks", _shares("Rank", ranks))]
+    sections = [section("ranks", "Ranks", _shares("Rank", ranks))]
     if overview.mean.collectives:
-        sections.append(_section("communication", "Communication", _collectives(overview)))
+        sections.append(section("communication", "Communication", _collectives(overview)))
     if overview.steps:
         steps = [(str(step.step), step) for step in overview.steps]
         over = ", mean over ranks" if len(overview.ranks) > 1 else ""
-        sections.append(_section("steps", f"Steps{over}", _shares("Step", steps)))
+        sections.append(section("steps", f"Steps{over}", _shares("Step", steps)))
     names = [("summary", "Summary"), *((name, name.capitalize()) for name in _ids(overview)), ("legend", "Legend")]
     remarks = [element("li", visible(remark)) for remark in overview.remarks]
     sources = dict.fromkeys(rank.source for rank in overview.ranks)
-    return Template(_asset("bench.trace", "page.html")).substitute(
-        policy=POLICY,
+    headline_text = (
+        _capitalized(headline(overview)) if overview.mean.collectives else "No communication in these traces"
+    )
+    return document(
         title="Where the time went",
-        styles=_asset("bench.report", "report.css") + _asset("bench.trace", "breakdown.css"),
-        navigation=joined(element("a", element("span", text), href=f"#{target}") for target, text in names),
         subtitle=joined(
             [
                 f"{counted(len(overview.ranks), 'rank')}, {overview.scope_words}, from ",
                 *(joined([", " if place else "", element("code", visible(s))]) for place, s in enumerate(sources)),
             ]
         ),
-        headline=joined(
-            [_capitalized(headline(overview)) if overview.mean.collectives else "No communication in these traces"]
+        headline=element("p", headline_text, class_="verdict", id="summary"),
+        navigation=links((target, text, "") for target, text in names),
+        body=joined(
+            [
+                element("ul", *remarks, class_="quiet") if remarks else None,
+                *sections,
+                section("legend", "Legend", _legend()),
+            ]
         ),
-        remarks=element("ul", *remarks, class_="quiet") if remarks else "",
-        sections=joined(sections),
-        legend=_legend(),
+        styles=[("bench.trace", "breakdown.css")],
     )
 
 
@@ -89,14 +86,6 @@ def _ids(overview: Overview) -> list[str]:
         *(["communication"] if overview.mean.collectives else []),
         *(["steps"] if overview.steps else []),
     ]
-
-
-def _asset(package: str, name: str) -> str:
-    return (files(package) / name).read_text(encoding="utf-8")
-
-
-def _section(name: str, title: str, content: Markup) -> Markup:
-    return element("section", element("h2", title), content, id=name)
 
 
 def _shares(first: str, rows: Sequence[tuple[str, Breakdown]]) -> Markup:

@@ -40,7 +40,7 @@ def test_says_in_one_line_where_it_cannot_write(tmp_path: Path, blocked: str) ->
         "folder in the way": tmp_path / "folder",
     }
     path = paths.get(blocked, type(tmp_path)("/proc/report.html"))
-    with pytest.raises(BenchError, match=re.escape(f"cannot write the report {path}: ")) as error:
+    with pytest.raises(BenchError, match=re.escape(f"cannot write the page {path}: ")) as error:
         write_html(path, [], [])
     assert "\n" not in str(error.value)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]

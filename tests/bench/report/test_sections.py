@@ -6,14 +6,15 @@ from dataclasses import replace
 
 from bench.definitions import LATENCY
 from bench.report.cases import gather
+from bench.report.document import legend
 from bench.report.headlines import headlines
 from bench.report.problems import problems
 from bench.report.sections import (
+    LEGEND,
     anchor,
     cards,
     definition_list,
     environments,
-    legend,
     machine,
     problem_list,
     run_list,
@@ -117,9 +118,9 @@ def test_definitions_are_those_used() -> None:
 
 
 def test_legend_tells_binary_sizes_and_decimal_rates() -> None:
-    assert "1 MiB = 1024 KiB" in legend()
-    assert "1 GB/s = 10⁹ bytes" in legend()
-    assert "Half the interquartile range" in legend()
+    assert "1 MiB = 1024 KiB" in legend(LEGEND)
+    assert "1 GB/s = 10⁹ bytes" in legend(LEGEND)
+    assert "Half the interquartile range" in legend(LEGEND)
 
 
 def test_anchors_differ_where_names_differ() -> None:

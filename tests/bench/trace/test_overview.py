@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from bench.errors import StoreError
+from bench.errors import BenchError
 from bench.trace.breakdown import break_down_files
 from bench.trace.html import render as render_html
 from bench.trace.html import write_html
@@ -105,5 +105,6 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
     widths = [float(width) for width in re.findall(r'<rect class="\w+" x="[\d.]+" y="0" width="([\d.]+)"', page)]
     bars = [sum(widths[i : i + 5]) for i in range(0, len(widths), 5)]
     assert bars == pytest.approx([1000] * 5, abs=0.5)
-    with pytest.raises(StoreError, match="choose another file with --html"):
-        write_html(tmp_path / "none" / "a.html", overview_of(*training()))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BenchError, match="name another file or folder"):
+        write_html(tmp_path / "file" / "b.html", overview_of(*training()))
