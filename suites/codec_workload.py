@@ -61,22 +61,25 @@ class CodecWorkload(ThreadedWorkload):
         self._copy = MemoryCopy(threads)
         self._targets = copies(self._job.sources[0], places)
         self._places, self._place = places, 0
+        self._last_run = 0
 
     def prepare(self) -> None:
         self._place = (self._place + 1) % self._places
         self._job.prepare(self._place)
 
     def run(self) -> None:
+        self._last_run = self._place
         self._job.run(self._place)
 
     def baseline(self) -> None:
         self._copy(self._targets[self._place], self._job.sources[self._place])
 
     def check(self) -> int:
-        """Wrong elements that the last call left, and those of a call whose outputs were poisoned before."""
+        """Wrong elements that the last run left, and those of a run whose outputs were poisoned before."""
         self._copy(self._targets[self._place], self._job.sources[self._place])
         of_copy = int((self._targets[self._place].view(torch.uint8) != self._source_bytes()).sum())
-        left = self._job.wrong(self._place)
+        # The last place may have been the baseline's turn.
+        left = self._job.wrong(self._last_run)
         self._job.poison(self._place)
         self._job.prepare(self._place)
         self._job.run(self._place)

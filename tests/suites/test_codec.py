@@ -137,6 +137,16 @@ def test_coded_bytes_that_do_not_decode_are_all_wrong(context: Context) -> None:
     workload.close()
 
 
+def test_the_place_of_a_baseline_after_the_last_run_is_not_judged(context: Context) -> None:
+    workload = CodecWorkload(case_of("split"), context, PLACES)
+    workload.prepare()
+    workload.run()
+    workload.prepare()
+    workload.baseline()
+    assert workload.check() == 0
+    workload.close()
+
+
 class Inverting:
     """A peer that stores its input as it is, and leaves it inverted, as ZipNN does in its way."""
 

@@ -37,7 +37,7 @@ struct rans_model {
     unsigned escape_slot;             /* the escape's first; 64 if there is no escape */
 };
 
-/* Reads a table from the wire: its bytes, at most `room`. 0: what lies there is no table for such symbols. */
+/* Reads a table from the wire: its bytes, at most `room`. 0: there is no table for such symbols; model is undefined. */
 size_t rans_read_table(const uint8_t *wire, size_t room, unsigned symbol_bits, struct rans_model *model);
 
 /* Kinds of streams, their first bytes; and that of a plan that is not made yet. */
@@ -111,7 +111,7 @@ static inline unsigned rans_lanes(size_t symbols)
     return symbols < (1u << 15) ? 8 : symbols < (1u << 17) ? RANS_UNIT : RANS_LANES;
 }
 
-/* One step for `lanes` symbols by plain C, lane by lane. Coded bytes and escapes grow upwards from where they point. */
+/* One step for `lanes` symbols by plain C. Coded bytes and escapes grow upwards from where they point. */
 void rans_encode_lanes(const struct rans_model *model, const uint8_t *symbols, unsigned lanes,
                        uint16_t states[RANS_LANES], uint8_t **coded, uint8_t **escapes);
 
@@ -121,8 +121,8 @@ int rans_decode_lanes(const struct rans_model *model, uint8_t *symbols, unsigned
                       const uint8_t **coded, const uint8_t *coded_begin, const uint8_t **escapes,
                       const uint8_t *escapes_begin);
 
-/* Many whole steps of RANS_UNIT or RANS_LANES lanes, last step first. Reads the steps' symbols; writes coded bytes and escapes
- * upwards, and up to RANS_PAD bytes behind the last of either. */
+/* Many whole steps of RANS_UNIT or RANS_LANES lanes, last step first. Reads the steps' symbols; writes coded bytes and
+ * escapes upwards, and up to RANS_PAD bytes behind the last of either. */
 typedef void rans_encode_steps(const struct rans_model *model, const uint8_t *symbols, size_t steps, unsigned lanes,
                                uint16_t states[RANS_LANES], uint8_t **coded, uint8_t **escapes);
 

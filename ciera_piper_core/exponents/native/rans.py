@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from ciera_piper_core.exponents.coding import CodedDataError
 from ciera_piper_core.exponents.native.library import ISA_LEVELS, chosen_isa, load
 from ciera_piper_core.exponents.native.pool import Pool
 from ciera_piper_core.exponents.rans.plan import Kind, Plan
-from ciera_piper_core.exponents.rans.stream import CHUNK, PAD, StreamCoder, chunk_sizes, lanes, too_wide
+from ciera_piper_core.exponents.rans.stream import CHUNK, PAD, StreamCoder, chunk_sizes, lanes, set_bits, too_wide
 from ciera_piper_core.exponents.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 TABLE_BYTES = 31
 """Most bytes of a table."""
+
+ROOM_BYTES = 4 * PAD
+"""Beside a chunk's symbols, so much surely holds its states, and what may be written behind them."""
+
+LEAST_SHARED_COPY = 2**20
+"""Bytes that are worth a thread to copy them."""
 
 NO_COST = 2**64 - 1
 
@@ -159,27 +166,38 @@ class NativePrimitives:
             size, escaped = self._encode_run(table, symbols, out, directory, escapes)
             return size, directory, escaped
 
-        # Where a run's bytes go is known once those before it are coded: each first goes to a place of its own.
-        def work(run: slice) -> tuple[int, int]:
-            chunks = directory[run.start // CHUNK : -(-run.stop // CHUNK)]
-            begin = run.start + PAD * (run.start // CHUNK)
-            to = places[begin + 2 * PAD * (run.start // CHUNK) :][: run.stop - run.start + 3 * PAD * len(chunks)]
-            return self._encode_run(table, symbols[run], to, chunks, all_escapes[begin:])
+        # Where a run's bytes go is known once those before it are coded: all but the first go elsewhere first.
+        rooms = [run.stop - run.start + ROOM_BYTES * -(-(run.stop - run.start) // CHUNK) for run in runs[1:]]
+        with self._workspace.borrow(sum(rooms)) as a, self._workspace.borrow(sum(rooms)) as b:
+            ends = list(itertools.accumulate(rooms, initial=0))
+            codes = [out, *(a.numpy()[begin:end] for begin, end in itertools.pairwise(ends))]
+            lists = [escapes, *(b.numpy()[begin:end] for begin, end in itertools.pairwise(ends))]
 
-        room = symbols.size + PAD * len(directory)
-        with self._workspace.borrow(room + 2 * PAD * len(directory)) as a, self._workspace.borrow(room) as b:
-            places, all_escapes = a.numpy(), b.numpy()
-            found = self._pool.map(work, runs)
-            if min(size for size, _ in found) < 0 or sum(size for size, _ in found) > out.size:
+            def work(part: tuple[slice, Bytes, Bytes]) -> tuple[int, int]:
+                run, code, escaped = part
+                chunks = directory[run.start // CHUNK : -(-run.stop // CHUNK)]
+                return self._encode_run(table, symbols[run], code, chunks, escaped)
+
+            found = self._pool.map(work, list(zip(runs, codes, lists, strict=True)))
+            sizes, counts = [size for size, _ in found], [count for _, count in found]
+            if min(sizes) < 0 or sum(sizes) > out.size:
                 return -1, directory, 0
-            at = escape_at = 0
-            for run, (size, escaped) in zip(runs, found, strict=True):
-                begin = run.start + PAD * (run.start // CHUNK)
-                place = begin + 2 * PAD * (run.start // CHUNK)
-                out[at : at + size] = places[place : place + size]
-                escapes[escape_at : escape_at + escaped] = all_escapes[begin : begin + escaped]
-                at, escape_at = at + size, escape_at + escaped
-        return at, directory, escape_at
+            self._gather(codes, sizes)
+            self._gather(lists, counts)
+        return sum(sizes), directory, sum(counts)
+
+    def _gather(self, parts: list[Bytes], sizes: list[int]) -> None:
+        """Copies the first ``sizes[i]`` bytes of each part behind those of the first part."""
+        copies, at = [], sizes[0]
+        for part, size in zip(parts[1:], sizes[1:], strict=True):
+            cuts = [size * cut // self._threads for cut in range(self._threads + 1)]
+            copies += [(parts[0][at + a : at + b], part[a:b]) for a, b in itertools.pairwise(cuts)]
+            at += size
+        if at - sizes[0] > LEAST_SHARED_COPY:
+            self._pool.map(lambda copy: np.copyto(*copy), copies)
+            return
+        for to, source in copies:
+            to[:] = source
 
     def _encode_run(
         self, table: bytes, symbols: Bytes, out: Bytes, directory: Directory, escapes: Bytes
@@ -239,12 +257,35 @@ class NativePrimitives:
         return all(self._pool.map(work, self._runs(out.size)))
 
     def split_sparse(self, symbols: Bytes, usual: int, bits: Bytes, others: Bytes) -> int:
-        count: int = self._c["split_sparse"](self._level, _at(symbols), symbols.size, usual, _at(bits), _at(others))
-        return count
+        runs = self._runs(symbols.size)
+        with self._workspace.borrow(symbols.size + PAD * len(runs)) as buffer:
+            # All runs but the first need a place of their own, as above.
+            places = [others, *(buffer.numpy()[run.start + PAD * i :] for i, run in enumerate(runs[1:], 1))]
+
+            def work(part: tuple[slice, Bytes]) -> int:
+                run, place = part
+                source = (_at(symbols) + run.start, run.stop - run.start, usual, _at(bits) + run.start // 8)
+                found: int = self._c["split_sparse"](self._level, *source, _at(place))
+                return found
+
+            counts = self._pool.map(work, list(zip(runs, places, strict=True)))
+            self._gather(places, counts)
+        return sum(counts)
 
     def merge_sparse(self, bits: Bytes, usual: int, others: Bytes, symbols: Bytes) -> bool:
-        arguments = (_at(bits), symbols.size, usual, _at(others), others.size, _at(symbols))
-        return not self._c["merge_sparse"](self._level, *arguments)
+        runs = self._runs(symbols.size)
+        counts = [set_bits(bits[run.start // 8 : -(-run.stop // 8)]) for run in runs[:-1]]
+        firsts = list(itertools.accumulate(counts, initial=0))
+        if firsts[-1] > others.size:
+            return False
+        counts.append(others.size - firsts[-1])
+
+        def work(part: tuple[slice, int, int]) -> bool:
+            run, first, count = part
+            place = (_at(bits) + run.start // 8, run.stop - run.start, usual, _at(others) + first, count)
+            return not self._c["merge_sparse"](self._level, *place, _at(symbols) + run.start)
+
+        return all(self._pool.map(work, list(zip(runs, firsts, counts, strict=True))))
 
     def _runs(self, symbols: int) -> list[slice]:
         """Symbols cut for the threads, each run whole chunks."""

@@ -45,6 +45,13 @@ def chunk_sizes(symbols: int) -> list[int]:
     return [min(CHUNK, symbols - first) for first in range(0, symbols, CHUNK)]
 
 
+def set_bits(array: Bytes) -> int:
+    """How many bits of all bytes are set."""
+    whole = array.size // 8 * 8
+    words, rest = array[:whole].view(np.uint64), array[whole:]
+    return int(np.bitwise_count(words).sum(dtype=np.int64)) + int(np.bitwise_count(rest).sum(dtype=np.int64))
+
+
 class Primitives(Counting, Protocol):
     """What is computed over symbols; bit-identical in all implementations.
 
@@ -289,7 +296,7 @@ class StreamCoder:
         with self._workspace.borrow(-(-symbols.size // 8)) as bits_buffer:
             bits = bits_buffer.numpy()
             self._decode(coded[bits_at:others_at], 8, bits, depth + 1)
-            count = int(np.bitwise_count(bits).sum(dtype=np.int64))
+            count = set_bits(bits)
             if count > symbols.size:
                 raise CodedDataError("sparse symbols have unused bits set")
             with self._workspace.borrow(count + PAD) as others_buffer:
