@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bench.definitions import LATENCY, Definition, Work, define
 from bench.suite import Axis, Metric, Suite, Workload
 from suites.communication import KIB, MIB, RANKS, WORKING_BYTES
+from suites.tensors import ITEM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,7 +136,9 @@ class GainSuite(Suite):
         if case["ranks"] < 2:
             return "a gather needs at least 2 ranks"
         if case["change_rate"] > 1:
-            return f"a change rate is at most 1, not {case['change_rate']}"
+            return f"a change rate is at most 1, not {case['change_rate']:g}"
+        if case["bytes_per_rank"] % ITEM_BYTES[case["dtype"]]:
+            return f"{case['bytes_per_rank']} bytes are no whole number of {case['dtype']} values"
         return None
 
     def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:

@@ -70,8 +70,8 @@ def complete_parts(parts: Sequence[StagePart]) -> None:
 def _carry(parts: Sequence[StagePart]) -> None:
     """The collectives of all parts, in an order that does not depend on time, so that it is the same on all ranks.
 
-    As soon as one has arrived the next is issued; only then the headers of the first are read, and
-    what they ask for is joined.
+    A part is issued before the one before it is waited for, so that the wire is never empty; what that
+    one's headers ask for comes after.
     """
     if len(parts) == 1:
         _carry_alone(parts[0])
@@ -82,10 +82,9 @@ def _carry(parts: Sequence[StagePart]) -> None:
         with region("allgather.collective"):
             for part in parts:
                 part.encoded.result()
-                if before is not None:
-                    before.stage.exchange.arrive(before.transfer)
                 part.stage.exchange.issue(part.transfer)
                 if before is not None:
+                    before.stage.exchange.arrive(before.transfer)
                     _follow(undone.pop(0))
                 before = part
             if before is not None:

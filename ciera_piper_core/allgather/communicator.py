@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.utils.dlpack import from_dlpack
 
 from ciera_piper_core.allgather.agreement import agree
 from ciera_piper_core.allgather.carrying import StagePart, complete_parts, run_part_here, start_parts
 from ciera_piper_core.allgather.lane import GatherLane
 from ciera_piper_core.allgather.plain_gather import PlainGather
 from ciera_piper_core.allgather.stage import Stage
-from ciera_piper_core.allgather.staging import stages_of
+from ciera_piper_core.allgather.staging import pays, stages_of
 from ciera_piper_core.allgather.statistics import GatherSample, GatherStatistics, merged
 from ciera_piper_core.allgather.work import GatherWork
 from ciera_piper_core.exponents.backend import default_backend
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
     from ciera_piper_core.allgather.plan import GatherPlan
     from ciera_piper_core.exponents.backend import Backend
+
+
+LIBRARY_DTYPES = frozenset(
+    {torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int32, torch.int64}
+)
+"""Types that every backend of the library gathers as they are; others go as bytes."""
 
 
 class CompressedGather:
@@ -66,7 +73,8 @@ class CompressedGather:
             lane: shared with other gathers of the same ranks; None for one of its own.
             device: where shards are; the lane's if there is one.
             timeout: of a collective, for a lane of its own.
-            staged: whether to go in stages, the same on all ranks; None: from 4 MiB on. Uneven shards never do.
+            staged: whether to go in stages, the same on all ranks; None: where it pays (``staging.py``), from
+                4 MiB on. Uneven shards never do.
 
         Raises:
             GatherMismatchError: ranks' plans do not fit together; on every rank.
@@ -74,7 +82,9 @@ class CompressedGather:
         self._owns_lane = lane is None
         # Nothing to code: the program's own group, on the program's own thread, as it would be without us.
         clone = bool(plan.selected) or timeout is not None
-        self.lane = lane or GatherLane(group, device=device, timeout=timeout, clone=clone)
+        if lane is None:
+            lane = GatherLane(group, device=device, timeout=timeout, clone=_any_rank(clone, group))
+        self.lane = lane
         self.plan = plan
         self.backend = backend or (default_backend(self.lane.device) if plan.selected else None)
         self._statistics = GatherStatistics.of_plan(plan)
@@ -86,13 +96,15 @@ class CompressedGather:
         self._stages: list[Stage] = []
         # A world of one has nobody to send to.
         if self.backend is not None and plan.selected and self.lane.world > 1:
-            stages = stages_of(agreement, self.backend, staged)
+            stages = stages_of(agreement, self.backend, pays(agreement, self.lane) if staged is None else staged)
             begins = accumulate((stage.plans[self.lane.rank].values for stage in stages), initial=0)
-            self._stages = [
-                Stage(stage, begin, self.lane, self.backend) for stage, begin in zip(stages, begins, strict=False)
-            ]
+            with torch.inference_mode(False):
+                self._stages = [
+                    Stage(stage, begin, self.lane, self.backend) for stage, begin in zip(stages, begins, strict=False)
+                ]
         self._plain = PlainGather(agreement, self.lane, self._count_plain, self._count_failure)
-        self._bare_group = self.lane.group if self._plain.is_bare and not self._stages else None
+        bare = self._plain.is_bare and not self._stages and plan.dtype in LIBRARY_DTYPES
+        self._bare_group = self.lane.group if bare else None
 
     @property
     def statistics(self) -> GatherStatistics:
@@ -134,8 +146,12 @@ class CompressedGather:
             out is not None
             and self._bare_group is not None
             and shard.numel() == self.plan.values
+            and out.numel() == self._agreement.values
+            and shard.dtype is out.dtype is self.plan.dtype
             and shard.dim() == out.dim() == 1
-            and not shard.requires_grad
+            and shard.is_contiguous()
+            and out.is_contiguous()
+            and not (shard.requires_grad or out.requires_grad or out.is_inference())
             and self.on_sample is None
             and self.lane.idle
         ):
@@ -145,6 +161,10 @@ class CompressedGather:
                 raise self._plain.abandoned(error) from error
             self._bare_gathers += 1
             return out
+        with torch.inference_mode(False):
+            return self._gather(shard, out)
+
+    def _gather(self, shard: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         filled = self._checked(shard, out)
         if len(self._stages) > 1 or not self.lane.idle:
             return self.start(shard, filled).wait_for_output()
@@ -165,6 +185,10 @@ class CompressedGather:
 
         Neither tensor may be touched before ``wait`` returned. Arguments and errors as for ``gather``.
         """
+        with torch.inference_mode(False):
+            return self._start(shard, out)
+
+    def _start(self, shard: torch.Tensor, out: torch.Tensor | None) -> GatherWork:
         filled = self._checked(shard, out)
         self._finish_in_flight()
         bits = _bits(shard), _bits(filled)
@@ -175,7 +199,7 @@ class CompressedGather:
 
         def end() -> None:
             self._in_flight = None
-            with self._failing(parts, underway):
+            with torch.inference_mode(False), self._failing(parts, underway):
                 complete_parts(parts)
                 self._count(parts)
 
@@ -280,7 +304,18 @@ class CompressedGather:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Flat, as integers of the values' width, out of reach of autograd; shares memory."""
+    """Flat, as integers of the values' width, out of reach of autograd and of inference mode; shares memory."""
     flat = tensor.detach().reshape(-1)
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return flat.view(integers.get(flat.element_size(), flat.dtype))
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = flat.view(integers.get(flat.element_size(), flat.dtype))
+    # What was made in inference mode may be written there alone, and the lane's threads are in none.
+    return from_dlpack(bits) if bits.is_inference() else bits
+
+
+def _any_rank(wanted: bool, group: dist.ProcessGroup | None) -> bool:
+    """Whether any rank wants it (collective): all ranks make a clone, or none, or they would wait for each other."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) == 1:
+        return wanted
+    everyone = [wanted] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, wanted, group=group)
+    return any(everyone)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from ciera_piper_core.allgather.calibration import calibrate
-from ciera_piper_core.allgather.change_trace import TraceRecorder, trace_of
+from ciera_piper_core.allgather.change_trace import ChangeTrace, TraceRecorder, trace_of
 from ciera_piper_core.allgather.communicator import CompressedGather
 from ciera_piper_core.allgather.fsdp_groups import (
     CODABLE,
@@ -42,7 +43,7 @@ from ciera_piper_core.allgather.fsdp_lanes import lane_of
 from ciera_piper_core.allgather.gain import GainModel
 from ciera_piper_core.allgather.plan import CodingSettings
 from ciera_piper_core.allgather.selection import select
-from ciera_piper_core.allgather.statistics import SegmentTotals
+from ciera_piper_core.allgather.statistics import category_totals
 from ciera_piper_core.exponents.backend import default_backend
 
 try:
@@ -54,18 +55,15 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ciera_piper_core.allgather.change_trace import ChangeTrace
     from ciera_piper_core.allgather.fsdp_groups import ParameterGroup
     from ciera_piper_core.allgather.gain import Selection
     from ciera_piper_core.allgather.lane import GatherLane
     from ciera_piper_core.allgather.plan import GatherPlan, Segment
     from ciera_piper_core.allgather.selection import ChangeRates
-    from ciera_piper_core.allgather.statistics import GatherSample, GatherStatistics
+    from ciera_piper_core.allgather.statistics import GatherSample, GatherStatistics, SegmentTotals
     from ciera_piper_core.allgather.work import GatherWork
     from ciera_piper_core.exponents.backend import Backend
 
-
-_COUNTS = ("gathers", "blocks", "changed_blocks", "symbols", "coded_bytes", "sent_bytes", "plain_bytes")
 
 __all__ = ["CompressedModel", "abandon_iteration", "compress_all_gathers"]
 
@@ -137,14 +135,7 @@ class CompressedModel:
     @property
     def categories(self) -> dict[str, SegmentTotals]:
         """By category: sums over the coded gathers of its parameters."""
-        sums: dict[str, SegmentTotals] = {}
-        for statistics in self.statistics.values():
-            for one in statistics.segments.values():
-                total = sums.setdefault(one.category, SegmentTotals(one.category, one.category, False))
-                total.compressed |= one.compressed
-                for count in _COUNTS:
-                    setattr(total, count, getattr(total, count) + getattr(one, count))
-        return sums
+        return category_totals(one for statistics in self.statistics.values() for one in statistics.segments.values())
 
     @property
     def state_bytes(self) -> int:
@@ -183,14 +174,33 @@ class CompressedModel:
             source: where it is from, for people.
 
         Raises:
-            ValueError: nothing was recorded.
+            ValueError: nothing was recorded, or of gathers among more ranks and of others among fewer.
         """
-        recorders = [gather.recorder for gather in self._gathers.values() if gather.recorder is not None]
+        traces = self._traces(source)
+        worlds = sorted({each.world for each in traces})
+        if len(worlds) > 1:
+            raise ValueError(
+                f"some parameters are gathered from {worlds[0]} ranks and others from {worlds[-1]}, and a trace is of "
+                "one number; compress and trace the parts of the model one by one"
+            )
+        return ChangeTrace(worlds[0], source, tuple(gather for each in traces for gather in each.gathers))
+
+    def _traces(self, source: str) -> list[ChangeTrace]:
+        """A trace for each set of ranks, whatever else the job has (collective)."""
+        if not self._gathers:
+            raise ValueError("nothing is gathered from other ranks (a world of one?), so there is nothing to trace")
+        sets: dict[int, list[_GroupGather]] = {}
+        for gather in self._gathers.values():
+            if gather.recorder is not None:
+                sets.setdefault(id(gather.group.ranks), []).append(gather)
+        recorded = [
+            ([each.recorder for each in gathers if each.recorder], gathers[0].group.ranks) for gathers in sets.values()
+        ]
         for gather in self._gathers.values():
             gather.recorder = None
-        if not recorders:
+        if not recorded:
             raise ValueError("nothing was recorded; call record() before the steps that the trace shall cover")
-        return trace_of(recorders, None, source)
+        return [trace_of(recorders, ranks, source) for recorders, ranks in recorded]
 
     def keep_worthwhile(
         self,
@@ -208,12 +218,17 @@ class CompressedModel:
             budget_bytes: most cache bytes of a rank; None for no limit.
 
         Returns:
-            what was decided and why: one selection for each set of ranks and type of values.
+            what was decided and why: one selection for each set of ranks and type of values; none where
+            nothing is gathered from other ranks.
 
         Raises:
             ValueError: neither rates nor a recorded trace.
         """
-        rates = rates if rates is not None else self.trace("recorded in training")
+        if not self._gathers:
+            return ()
+        if rates is None:
+            traces = self._traces("recorded in training")
+            rates = replace(traces[0], gathers=tuple(gather for each in traces for gather in each.gathers))
         sets: dict[tuple[int, torch.dtype], list[_GroupGather]] = {}
         for gather in self._gathers.values():
             if gather.plan.dtype in CODABLE:

@@ -86,9 +86,14 @@ def gain(
             json.dump(gain_record(selection, model, source), sys.stdout, indent=2, allow_nan=False)
             print()
         else:
-            print(gain_text(selection, model, source, top or None))
+            print(_printable(gain_text(selection, model, source, top or None)))
     except ValueError as error:
         raise GainError(str(error)) from None
+
+
+def _printable(text: str) -> str:
+    """What a trace's names could tell a terminal to do is spelled out."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
 
 
 def parse_budget(text: str) -> int:

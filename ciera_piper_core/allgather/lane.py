@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import wait as wait_for
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 R = TypeVar("R")
+
+PROBE_BYTES, PROBES = 1 << 20, 3
+"""A rank's part of a gather that measures the wire, and how many are made: the fastest counts."""
 
 
 class GatherLane:
@@ -70,6 +74,7 @@ class GatherLane:
         self._carrier = Worker("ciera-collectives")
         self._last: Future[Any] | None = None
         self._broken: str | None = None
+        self._wire_bytes_per_s: float | None = None
         on_cuda = self.device.type == "cuda"
         self._coder_stream = _stream(self.device) if on_cuda else None
         self._carrier_stream = _stream(self.device) if on_cuda else None
@@ -86,6 +91,24 @@ class GatherLane:
         runs on another stream, so there each has its own.
         """
         return self.decode_workspace if self.device.type == "cpu" else Workspace(self.device)
+
+    def wire_bytes_per_s(self) -> float:
+        """What a rank receives in a second of a plain gather, on the slowest rank (collective, the first time)."""
+        if self._wire_bytes_per_s is None:
+            self.drain()
+            part = torch.zeros(PROBE_BYTES, dtype=torch.uint8, device=self.device)
+            out = torch.empty(self.world * PROBE_BYTES, dtype=torch.uint8, device=self.device)
+            seconds = min(self._probe(out, part) for _ in range(PROBES))
+            everyone = [seconds] * self.world
+            if self._group is not None:
+                dist.all_gather_object(everyone, seconds, group=self._group)
+            self._wire_bytes_per_s = (self.world - 1) * PROBE_BYTES / max(everyone)
+        return self._wire_bytes_per_s
+
+    def _probe(self, out: torch.Tensor, part: torch.Tensor) -> float:
+        began = time.perf_counter()
+        self.all_gather_now(out, part)
+        return time.perf_counter() - began
 
     @property
     def idle(self) -> bool:

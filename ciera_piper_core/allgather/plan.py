@@ -40,6 +40,10 @@ class Segment:
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("a segment needs a name")
+        if not (isinstance(self.offset, int) and isinstance(self.values, int)):
+            raise ValueError(
+                f"segment {self.name!r}: offset {self.offset!r} and values {self.values!r} must be whole numbers (int)"
+            )
         if self.offset < 0 or self.values < 0:
             raise ValueError(f"segment {self.name!r}: offset {self.offset} and values {self.values} must be 0 or more")
 
@@ -65,6 +69,8 @@ class GatherPlan:
     name: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.settings, CodingSettings):
+            raise ValueError(f"settings are CodingSettings(mode, block), not {self.settings!r}")
         if self.selected:
             layout_of(self.dtype)
         expected = 0

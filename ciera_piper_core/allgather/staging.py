@@ -9,33 +9,50 @@ from typing import TYPE_CHECKING
 from ciera_piper_core.allgather.agreement import Agreement
 
 if TYPE_CHECKING:
+    from ciera_piper_core.allgather.lane import GatherLane
     from ciera_piper_core.allgather.plan import GatherPlan, Segment
     from ciera_piper_core.exponents.backend import Backend
 
-STAGED_BYTES = 4 << 20
-"""Shards from this size on are gathered in stages: for smaller ones a collective's latency outweighs their coding."""
+SLOW_BYTES_PER_S = 0.3e9
+"""A wire slower than this (about 2.5 Gbit/s) is so slow that coding hides behind it well."""
 
-WEIGHTS = (1, 2, 2, 1)
-"""Parts of the shard. Only the first part's coding and the last one's decoding find nothing to hide behind."""
+SLOW_WIRE_BYTES = 4 << 20
+"""Shards from this size on are cut in two where the wire is slow (2 nodes at 1 Gbit/s: 4 MiB gain about a tenth)."""
+
+LARGE_BYTES = 16 << 20
+"""Shards from this size on are cut in four, however fast the wire (4 ranks on the 2 cores of one host: 16 MiB gain
+about a third, while 4 and 8 MiB lose to the hand-over between threads)."""
+
+FEW, MANY = (1, 1), (2, 2, 1, 1)
+"""Parts of the shard. Only the first part's coding and the last ones' decoding find nothing to hide behind; the last
+two share the wire, and so arrive almost together."""
 
 GRANULE = 4096
 """Stages begin at multiples of so many values: whole blocks, whole cache lines, whole bytes of packed planes."""
 
 
-def stages_of(agreement: Agreement, backend: Backend, staged: bool | None) -> tuple[Agreement, ...]:
+def pays(agreement: Agreement, lane: GatherLane) -> bool:
+    """Whether stages pay for a gather (collective over the lane; the same on all ranks)."""
+    largest = max(plan.shard_bytes for plan in agreement.plans)
+    if lane.device.type != "cpu" or largest < SLOW_WIRE_BYTES:
+        # On a GPU it has not been measured.
+        return False
+    return largest >= LARGE_BYTES or lane.wire_bytes_per_s() < SLOW_BYTES_PER_S
+
+
+def stages_of(agreement: Agreement, backend: Backend, staged: bool) -> tuple[Agreement, ...]:
     """The stages of a gather, each with its own plan, payload and place in the output; the same on all ranks.
 
     Args:
         agreement: on the whole shards.
-        staged: whether to cut; None for what pays. Ranks' shards of different sizes are never cut.
+        staged: whether to cut. Ranks' shards of different sizes never are.
     """
     plan = agreement.plans[0]
-    if staged is None:
-        staged = plan.shard_bytes >= STAGED_BYTES
     if not staged or len({one.digest for one in agreement.plans}) > 1:
         return (agreement,)
-    total = sum(WEIGHTS)
-    ends = [plan.values * end // total // GRANULE * GRANULE for end in accumulate(WEIGHTS[:-1])]
+    weights = MANY if plan.shard_bytes >= LARGE_BYTES else FEW
+    total = sum(weights)
+    ends = [plan.values * end // total // GRANULE * GRANULE for end in accumulate(weights[:-1])]
     cuts = sorted({0, *ends, plan.values})
     if len(cuts) < 3:
         return (agreement,)

@@ -108,6 +108,20 @@ class SegmentTotals:
         return self.sent_bytes / self.plain_bytes if self.plain_bytes else float("nan")
 
 
+def category_totals(segments: Iterable[SegmentTotals]) -> dict[str, SegmentTotals]:
+    """Sums by category, named by it; ``compressed`` if any of them is."""
+    sums: dict[str, SegmentTotals] = {}
+    for one in segments:
+        total = sums.setdefault(one.category, SegmentTotals(one.category, one.category, False))
+        total.compressed |= one.compressed
+        for count in _COUNTS:
+            setattr(total, count, getattr(total, count) + getattr(one, count))
+    return sums
+
+
+_COUNTS = ("gathers", "blocks", "changed_blocks", "symbols", "coded_bytes", "sent_bytes", "plain_bytes")
+
+
 @dataclass
 class GatherStatistics:
     """Sums over gathers that completed on this rank.

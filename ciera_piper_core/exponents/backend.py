@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -79,13 +80,18 @@ def available() -> dict[str, str]:
 
 
 def default_backend(device: torch.device | str = "cpu", threads: int = 1) -> Backend:
-    """The fastest backend that runs on tensors of this device; ``reference`` always does."""
+    """The fastest backend that runs on tensors of this device; ``reference`` always does.
+
+    It is hundreds of times slower than others, so it serves with a RuntimeWarning that says why.
+    """
     order = ("nvcomp", "triton") if torch.device(device).type == "cuda" else ("native",)
+    reasons = []
     for name in order:
         try:
             return backend(name, threads=threads)
-        except BackendUnavailableError:
-            continue
+        except BackendUnavailableError as error:
+            reasons.append(str(error))
+    warnings.warn(f"{'; '.join(reasons)}; reference serves, which is slow", RuntimeWarning, stacklevel=2)
     return backend("reference", threads=threads)
 
 

@@ -100,7 +100,11 @@ def decompress(coded: torch.Tensor, backend: Backend | None = None) -> torch.Ten
         shared.decode_parts(group, coded, entries, begins, bits)
 
     _each(_groups(described.part_count), used.threads, decode_group)
-    return bits.view(layout.dtype).view(described.shape)
+    try:
+        return bits.view(layout.dtype).view(described.shape)
+    except (RuntimeError, TypeError):
+        # No values at all, beside sizes whose product overflows.
+        raise CodedDataError(f"the coded tensor names an impossible shape {list(described.shape)}") from None
 
 
 def _code(described: ContainerFormat, used: Backend, bits: torch.Tensor, out: torch.Tensor, slot: int) -> int:

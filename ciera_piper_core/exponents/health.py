@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
+from ciera_piper_core.exponents.native.functions import planes_functions, rans_functions
 from ciera_piper_core.exponents.native.library import (
     ISA_VARIABLE,
     NativeUnavailableError,
     available_isas,
     best_isa,
     chosen_isa,
-    load,
 )
 
 NAME = "native kernels"
@@ -21,8 +21,9 @@ BUILD_AGAIN = "with a C compiler at hand: pip install --force-reinstall --no-dep
 def checks() -> list[dict[str, str]]:
     """One check, as a mapping of ``name status found fix``. Imports no torch, and runs no kernel."""
     try:
-        load("_planes")
-        load("_rans")
+        planes_functions()
+        rans_functions()
+        best_isa()
     except NativeUnavailableError as error:
         reason = str(error).partition(";")[0]
         return [{"name": NAME, "status": "missing", "found": f"{reason}; {SERVES}", "fix": BUILD_AGAIN}]

@@ -41,6 +41,8 @@ def test_presets_are_cases_that_can_run() -> None:
 def test_skip_reasons() -> None:
     assert SUITE.skip_reason(case_of(ranks=1), Site()) == "a gather needs at least 2 ranks"
     assert SUITE.skip_reason(case_of(change_rate=1.5), Site()) == "a change rate is at most 1, not 1.5"
+    reason = SUITE.skip_reason(case_of(bytes_per_rank=6, dtype="float32"), Site())
+    assert reason == "6 bytes are no whole number of float32 values"
 
 
 def test_no_row_is_a_point_of_a_latency_curve() -> None:

@@ -7,6 +7,7 @@ import importlib.machinery
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ISA_LEVELS = ("scalar", "avx2", "avx512")
 """By rank; an index is the level's number in the C sources (``isa.h``)."""
@@ -42,6 +43,23 @@ def load(name: str) -> ctypes.CDLL:
         raise NativeUnavailableError(f"{found} cannot be loaded: {error}; install this package again") from None
 
 
+def function(name: str, symbol: str) -> Any:
+    """A function of the library ``name``; its argument types are for the caller to set.
+
+    Raises:
+        NativeUnavailableError: see :func:`load`; or the library was built from other sources, and has none such.
+    """
+    library = load(name)
+    try:
+        return getattr(library, symbol)
+    except AttributeError:
+        raise NativeUnavailableError(
+            f"the native kernels were built from other sources ({name} has no {symbol}); install this package again "
+            "(pip install .), or build a source tree in place again: "
+            "python -c 'from setuptools import setup; setup()' build_ext --inplace"
+        ) from None
+
+
 @cache
 def best_isa() -> str:
     """The highest instruction level of this processor.
@@ -49,7 +67,8 @@ def best_isa() -> str:
     Raises:
         NativeUnavailableError: see :func:`load`.
     """
-    return ISA_LEVELS[load("_planes").ciera_planes_best_isa()]
+    level: int = function("_planes", "ciera_planes_best_isa")()
+    return ISA_LEVELS[level]
 
 
 def available_isas() -> tuple[str, ...]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from ciera_piper_core.exponents.kernels import BLOCKS
-from ciera_piper_core.exponents.native.library import ISA_LEVELS, chosen_isa, load
+from ciera_piper_core.exponents.native.functions import planes_functions
+from ciera_piper_core.exponents.native.library import ISA_LEVELS, chosen_isa
 from ciera_piper_core.exponents.native.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ciera_piper_core.exponents.layout import FloatLayout
 
 RUN_MULTIPLE = 1024
@@ -28,20 +25,6 @@ STREAM_BYTES = 8 * 2**20
 reads its line, which costs a third of the memory's bandwidth."""
 
 MODULUS = 2**64
-
-_ISA_AND_TYPE = (ctypes.c_int, ctypes.c_int)
-_POINTER, _SIZE, _NUMBER, _FLAG = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_int
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "split": (None, (_POINTER, _SIZE, _POINTER, _POINTER, _POINTER, _FLAG)),
-    "merge": (None, (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _FLAG)),
-    "merge_checked": (_NUMBER, (_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _NUMBER, _POINTER, _FLAG)),
-    "hash": (None, (_POINTER, _SIZE, _SIZE, _POINTER)),
-    "scan_hashed": (_NUMBER, (_POINTER, _SIZE, _SIZE, _NUMBER, *[_POINTER] * 5, _FLAG)),
-    "scan_exact": (_NUMBER, (_POINTER, _SIZE, _SIZE, _NUMBER, *[_POINTER] * 4, _FLAG)),
-    "collect": (_SIZE, (_POINTER, _SIZE, _SIZE, *[_POINTER] * 3)),
-    "apply": (_SIZE, (_POINTER, _SIZE, _SIZE, _POINTER, _FLAG, _POINTER)),
-}
-"""Results and arguments after the first two of the functions in planes.h."""
 
 
 class _Run(NamedTuple):
@@ -220,7 +203,7 @@ class NativeKernels:
 
     def _call(self, name: str, layout: FloatLayout, *arguments: int | None) -> int:
         """A function of planes.h at this level; meaningless where it returns nothing."""
-        result: int = _functions()[name](self._level, layout.code, *arguments)
+        result: int = planes_functions()[name](self._level, layout.code, *arguments)
         return result
 
     def _runs(self, n: int, layout: FloatLayout) -> list[_Run]:
@@ -239,18 +222,6 @@ class NativeKernels:
             )
             for first in range(0, n, each)
         ]
-
-
-@cache
-def _functions() -> dict[str, Callable[..., Any]]:
-    """The functions of planes.h by name."""
-    library = load("_planes")
-    functions = {}
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, f"ciera_planes_{name}")
-        function.restype, function.argtypes = result, (*_ISA_AND_TYPE, *arguments)
-        functions[name] = function
-    return functions
 
 
 def _blocks(n: int, block: int) -> int:

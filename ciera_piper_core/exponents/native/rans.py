@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ciera_piper_core.exponents.coding import CodedDataError
-from ciera_piper_core.exponents.native.library import ISA_LEVELS, chosen_isa, load
+from ciera_piper_core.exponents.native.functions import rans_functions
+from ciera_piper_core.exponents.native.library import ISA_LEVELS, chosen_isa
 from ciera_piper_core.exponents.native.pool import Pool
 from ciera_piper_core.exponents.rans.plan import Kind, Plan
 from ciera_piper_core.exponents.rans.stream import CHUNK, PAD, StreamCoder, chunk_sizes, lanes, set_bits, too_wide
 from ciera_piper_core.exponents.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable
 
     from ciera_piper_core.exponents.rans.plan import Counts
     from ciera_piper_core.exponents.rans.stream import Bytes, Directory
@@ -38,30 +38,6 @@ NO_PLAN = 255
 
 WRONG, TOO_WIDE = -1, -2
 """Results of the stream functions; another that is negative means that memory ran out."""
-
-_POINTER, _SIZE, _FLAG = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "count": (None, (_POINTER, _SIZE, _SIZE, _SIZE, _POINTER)),
-    "build_table": (_SIZE, (_POINTER, _FLAG, _POINTER)),
-    "cost": (ctypes.c_uint64, (_POINTER, _POINTER, _SIZE)),
-    "constant": (_FLAG, (_POINTER, _SIZE)),
-    "pack5": (ctypes.c_uint, (_POINTER, _SIZE, _POINTER)),
-    "unpack5": (ctypes.c_uint, (_POINTER, _SIZE, _POINTER)),
-    "scratch_bytes": (_SIZE, ()),
-    "encode": (ctypes.c_int64, (_FLAG, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _SIZE, *[_POINTER] * 4)),
-    "decode": (
-        _FLAG,
-        (_FLAG, _POINTER, _SIZE, ctypes.c_uint, _POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE),
-    ),
-    "encode_stream": (
-        ctypes.c_int64,
-        (_FLAG, _POINTER, _SIZE, ctypes.c_uint, _POINTER, _POINTER, ctypes.c_uint),
-    ),
-    "decode_stream": (_FLAG, (_FLAG, _POINTER, _SIZE, ctypes.c_uint, _POINTER, _SIZE, ctypes.c_uint)),
-    "split_sparse": (_SIZE, (_FLAG, _POINTER, _SIZE, ctypes.c_uint8, _POINTER, _POINTER)),
-    "merge_sparse": (_FLAG, (_FLAG, _POINTER, _SIZE, ctypes.c_uint8, _POINTER, _SIZE, _POINTER)),
-}
-"""Results and arguments of the exported functions; the C sources say what they read and write."""
 
 
 class NativeCoder(StreamCoder):
@@ -88,7 +64,7 @@ class NativeCoder(StreamCoder):
         before = None if key is None else _plan_bytes(self._kept(key))
         plan = None if before is None else ctypes.create_string_buffer(before, len(before))
         place = (_at(symbols), symbols.size, symbol_bits, _at(out))
-        size: int = _functions()["encode_stream"](self._level, *place, plan, depth)
+        size: int = rans_functions()["encode_stream"](self._level, *place, plan, depth)
         if size == TOO_WIDE:
             raise too_wide(symbol_bits)
         if size < 0:
@@ -102,7 +78,7 @@ class NativeCoder(StreamCoder):
             super()._decode(coded, symbol_bits, symbols, depth)
             return
         place = (_at(coded), coded.size, symbol_bits, _at(symbols), symbols.size)
-        failed = _functions()["decode_stream"](self._level, *place, depth)
+        failed = rans_functions()["decode_stream"](self._level, *place, depth)
         if failed == WRONG:
             raise CodedDataError(f"{coded.size} coded bytes are not what an encoder wrote for {symbols.size} symbols")
         if failed:
@@ -132,7 +108,7 @@ class NativePrimitives:
         self._threads = threads
         self._pool = Pool(threads)
         self._workspace = Workspace()
-        self._c = _functions()
+        self._c = rans_functions()
 
     def count(self, symbols: Bytes, piece: int, stride: int) -> Counts:
         counts = np.zeros(256, np.uint64)
@@ -292,18 +268,6 @@ class NativePrimitives:
         chunks = -(-symbols // CHUNK)
         each = -(-chunks // max(1, min(self._threads, chunks))) * CHUNK
         return [slice(first, min(first + each, symbols)) for first in range(0, symbols, each)]
-
-
-@cache
-def _functions() -> dict[str, Callable[..., Any]]:
-    """The exported functions by name."""
-    library = load("_rans")
-    functions = {}
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, f"ciera_rans_{name}")
-        function.restype, function.argtypes = result, arguments
-        functions[name] = function
-    return functions
 
 
 def _at(array: Bytes) -> int:

@@ -175,3 +175,15 @@ def test_budgets_are_bytes(text: str, count: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--budget takes bytes"):
         parse_budget(text)
+
+
+def test_names_cannot_command_the_terminal(folder: Path) -> None:
+    record = json.loads((folder / "trace.json").read_text())
+    record["gathers"][0]["shards"][0]["category"] = "atten\x1b[2Jtion"
+    record["gathers"][0]["name"] = "layers\ud800"
+    (folder / "trace.json").write_text(json.dumps(record))
+    done = gain(folder)
+    assert done.returncode == 0, done.stderr
+    assert "atten\\x1b[2Jtion" in done.stdout
+    assert "layers\\ud800" in done.stdout
+    assert all(letter.isprintable() or letter == "\n" for letter in done.stdout)

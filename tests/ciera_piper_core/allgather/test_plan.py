@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -76,3 +79,14 @@ def test_a_single_segment_is_the_whole_shard() -> None:
     made = GatherPlan.single(9, torch.float32, CodingSettings("delta"), "x")
     assert made.segments == (Segment("x", 0, 9),)
     assert made.settings.mode == "delta"
+
+
+@pytest.mark.parametrize("values", [4.0, np.int64(4), "4", None])
+def test_what_is_no_whole_number_is_refused_before_ranks_meet(values: Any) -> None:
+    with pytest.raises(ValueError, match=r"segment 'shard': offset 0 and values .* must be whole numbers"):
+        GatherPlan.single(values, torch.bfloat16)
+
+
+def test_a_mode_is_no_settings() -> None:
+    with pytest.raises(ValueError, match=r"settings are CodingSettings\(mode, block\), not 'delta'"):
+        GatherPlan.single(4, torch.bfloat16, "delta")  # type: ignore[arg-type]

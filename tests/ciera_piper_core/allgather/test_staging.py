@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ciera_piper_core import ranges
+from ciera_piper_core.allgather import staging
 from ciera_piper_core.allgather.agreement import Agreement
 from ciera_piper_core.allgather.communicator import CompressedGather
 from ciera_piper_core.allgather.lane import GatherLane
 from ciera_piper_core.allgather.plan import CodingSettings, GatherPlan
-from ciera_piper_core.allgather.staging import GRANULE, STAGED_BYTES, part_of, stages_of
+from ciera_piper_core.allgather.staging import GRANULE, LARGE_BYTES, SLOW_WIRE_BYTES, part_of, pays, stages_of
 from ciera_piper_core.exponents.backend import backend
 from tests.ciera_piper_core.allgather.walks import Walk, assert_same_bits
 from tests.gloo_world import run_world
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from bench.suite import Context
 
 REFERENCE = backend("reference")
+
+
+@pytest.fixture
+def four_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small shards are cut as large ones are."""
+    monkeypatch.setattr(staging, "LARGE_BYTES", 0)
 
 
 def agreement_on(*plans: GatherPlan) -> Agreement:
@@ -63,17 +70,44 @@ def test_pieces_keep_what_their_segment_is() -> None:
     assert (part.name, part.dtype, part.settings) == (plan.name, plan.dtype, plan.settings)
 
 
-def test_small_shards_and_uneven_ones_have_one_stage() -> None:
-    large, small = (GatherPlan.single(values, torch.bfloat16) for values in (STAGED_BYTES // 2, STAGED_BYTES // 2 - 1))
-    assert len(stages_of(agreement_on(large, large), REFERENCE, None)) == 4
+def test_uneven_shards_and_tiny_ones_are_not_cut() -> None:
+    large, small = (GatherPlan.single(values, torch.bfloat16) for values in (60_000, 50_000))
+    assert len(stages_of(agreement_on(large, large), REFERENCE, True)) == 2
     assert len(stages_of(agreement_on(large, large), REFERENCE, False)) == 1
-    assert len(stages_of(agreement_on(small, small), REFERENCE, None)) == 1
-    assert len(stages_of(agreement_on(small, small), REFERENCE, True)) == 4
     assert len(stages_of(agreement_on(large, small), REFERENCE, True)) == 1
     tiny = GatherPlan.single(GRANULE, torch.bfloat16)
     assert len(stages_of(agreement_on(tiny, tiny), REFERENCE, True)) == 1
 
 
+@pytest.mark.parametrize(
+    ("size", "rate", "device", "expected"),
+    [
+        (SLOW_WIRE_BYTES, 0.1e9, "cpu", True),
+        (SLOW_WIRE_BYTES - 2, 0.1e9, "cpu", False),
+        (LARGE_BYTES - 2, 2e9, "cpu", False),
+        (LARGE_BYTES, 2e9, "cpu", True),
+        (LARGE_BYTES, 0.1e9, "meta", False),
+    ],
+)
+def test_stages_pay_for_large_shards_and_on_slow_wires(size: int, rate: float, device: str, expected: bool) -> None:
+    lane = GatherLane(device=device)
+    lane._wire_bytes_per_s = rate
+    assert pays(agreement_on(*[GatherPlan.single(size // 2, torch.bfloat16)] * 2), lane) == expected
+
+
+def test_shards_are_cut_in_two_and_large_ones_in_four() -> None:
+    for size, count in ((SLOW_WIRE_BYTES, 2), (LARGE_BYTES - 2, 2), (LARGE_BYTES, 4)):
+        plan = GatherPlan.single(size // 2, torch.bfloat16)
+        assert len(stages_of(agreement_on(plan, plan), REFERENCE, True)) == count
+
+
+def test_all_ranks_know_the_same_rate_of_the_wire(tmp_path: Path) -> None:
+    rates = run_world(3, lambda context: GatherLane().wire_bytes_per_s(), tmp_path)
+    assert len(set(rates)) == 1
+    assert 1e6 < rates[0] < 1e12
+
+
+@pytest.mark.usefixtures("four_stages")
 @pytest.mark.parametrize("world", [2, 3])
 def test_every_bit_arrives_in_stages(world: int, tmp_path: Path) -> None:
     sizes = [("a", 30_011), ("plain", 9_000), ("b", 777), ("c", 41_000)]
@@ -109,6 +143,7 @@ def test_every_bit_arrives_in_stages(world: int, tmp_path: Path) -> None:
     run_world(world, body, tmp_path)
 
 
+@pytest.mark.usefixtures("four_stages")
 def test_a_stage_that_cannot_be_decoded_fails_the_gather_and_the_next_mends_it(tmp_path: Path) -> None:
     def body(context: Context) -> None:
         rank = context.group.rank
@@ -130,6 +165,7 @@ def test_a_stage_that_cannot_be_decoded_fails_the_gather_and_the_next_mends_it(t
     run_world(2, body, tmp_path)
 
 
+@pytest.mark.usefixtures("four_stages")
 def test_stages_are_coded_and_decoded_while_others_are_on_the_wire(tmp_path: Path) -> None:
     def body(context: Context) -> None:
         rank = context.group.rank
@@ -159,7 +195,9 @@ def test_stages_are_coded_and_decoded_while_others_are_on_the_wire(tmp_path: Pat
         }
         assert [len(arrivals), *map(len, ends.values())] == [4, 4, 4]
         assert ends["allgather.encode"][-1] < arrivals[0]
-        for decoded, next_arrival in zip(ends["allgather.decode"], arrivals[1:], strict=False):
-            assert decoded < next_arrival
+        # All but the last, which has nothing to hide behind.
+        assert [
+            decoded < arrived for decoded, arrived in zip(ends["allgather.decode"], arrivals[1:], strict=False)
+        ] == [True] * 3
 
     run_world(2, body, tmp_path)

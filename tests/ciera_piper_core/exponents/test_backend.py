@@ -10,7 +10,7 @@ import torch
 
 from ciera_piper_core.exponents import backend as registry
 from ciera_piper_core.exponents.backend import BACKENDS, BackendUnavailableError, available, backend, default_backend
-from ciera_piper_core.exponents.native import library
+from ciera_piper_core.exponents.native import functions, library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,8 +81,25 @@ def test_the_variable_holds_native_to_a_lower_level(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("not_built")
 def test_without_a_compiler_reference_serves_and_the_reason_says_what_to_do() -> None:
     assert "install a C compiler" in available()["native"]
-    assert default_backend().name == "reference"
-    assert default_backend(threads=2).name == "reference"
+    with pytest.warns(RuntimeWarning, match="install a C compiler; reference serves, which is slow"):
+        assert default_backend().name == "reference"
+    with pytest.warns(RuntimeWarning, match="reference serves"):
+        assert default_backend(threads=2).name == "reference"
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.skipif(not library.available_isas(), reason="the native kernels were not built")
+@pytest.mark.parametrize(("bound", "signatures"), [("planes_functions", "_PLANES"), ("rans_functions", "_RANS")])
+def test_libraries_of_other_sources_are_a_reason(bound: str, signatures: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    getattr(functions, bound).cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setitem(getattr(functions, signatures), "of_tomorrow", (None, ()))
+        with pytest.raises(BackendUnavailableError, match="built from other sources"):
+            backend("native")
+        assert "built from other sources" in available()["native"]
+        with pytest.warns(RuntimeWarning, match="reference serves"):
+            assert default_backend().name == "reference"
+    assert backend("native").name == "native"
 
 
 @pytest.mark.usefixtures("fresh")
@@ -95,7 +112,8 @@ def test_a_backend_that_computes_something_else_is_not_available(monkeypatch: py
     right = NativeKernels.merge_checked
     monkeypatch.setattr(NativeKernels, "merge_checked", lambda *arguments: right(*arguments) ^ 2**63)
     assert "kernel merge_checked computes something else" in available()["native"]
-    assert default_backend().name == "reference"
+    with pytest.warns(RuntimeWarning, match="kernel merge_checked computes something else"):
+        assert default_backend().name == "reference"
     monkeypatch.undo()
     # A failure is not remembered: what was wrong may have been mended.
     assert available()["native"] == ""

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from ciera_piper_core.exponents import container
 from ciera_piper_core.exponents.backend import Backend, BackendUnavailableError, default_backend
 from ciera_piper_core.exponents.coding import CodedDataError
-from ciera_piper_core.exponents.container import compress, decompress
+from ciera_piper_core.exponents.container import PART_VALUES, compress, decompress
+from ciera_piper_core.exponents.container_format import ContainerFormat
 from ciera_piper_core.exponents.host_coder import HostCoder
-from ciera_piper_core.exponents.layout import BF16, LAYOUTS, FloatLayout
+from ciera_piper_core.exponents.layout import BF16, FP32, LAYOUTS, FloatLayout
 from tests.ciera_piper_core.exponents.samples import IDS, every_pattern, random_bits, weights
 
 
@@ -129,6 +130,14 @@ def test_what_cannot_be_coded_is_refused_by_name() -> None:
         compress(torch.zeros(3), block=100)
     with pytest.raises(ValueError, match=r"flat uint8, not torch\.float32"):
         decompress(torch.zeros(100))
+
+
+@pytest.mark.parametrize("shape", [(0, 2**63), (2**64 - 1, 0), (2**62, 2**62, 0)])
+def test_a_shape_that_no_tensor_has_is_an_error(shape: tuple[int, ...]) -> None:
+    described = ContainerFormat(FP32, default_backend().coder.code, shape, 512, PART_VALUES)
+    coded = torch.frombuffer(bytearray(described.front_to_bytes([])), dtype=torch.uint8)
+    with pytest.raises(CodedDataError, match="impossible shape"):
+        decompress(coded)
 
 
 def test_bytes_of_another_coder_are_refused_by_name() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ciera_piper_core.exponents import health
-from ciera_piper_core.exponents.native import library
+from ciera_piper_core.exponents.native import functions, library
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,10 +24,10 @@ def _built() -> None:
 
 
 def test_kernels_that_were_not_built_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str) -> None:
+    def functions() -> None:
         raise library.NativeUnavailableError("the native kernels were not built; install a C compiler")
 
-    monkeypatch.setattr(health, "load", load)
+    monkeypatch.setattr(health, "planes_functions", functions)
     (check,) = health.checks()
     assert check["status"] == "missing"
     assert check["found"] == f"the native kernels were not built; {health.SERVES}"
@@ -61,6 +61,16 @@ def test_a_level_that_there_is_not_is_a_warning(monkeypatch: pytest.MonkeyPatch)
     (check,) = health.checks()
     assert check["status"] == "warn"
     assert "unknown instruction level 'avx1024'" in check["found"]
+
+
+@pytest.mark.usefixtures("_built")
+def test_a_library_of_other_sources_is_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions.rans_functions.cache_clear()
+    monkeypatch.setitem(functions._RANS, "of_tomorrow", (None, ()))
+    (check,) = health.checks()
+    functions.rans_functions.cache_clear()
+    assert check["status"] == "missing"
+    assert "built from other sources (_rans has no ciera_rans_of_tomorrow)" in check["found"]
 
 
 def test_torch_is_not_imported() -> None:

@@ -13,6 +13,7 @@ from ciera_piper_core.exponents.native.library import (
     available_isas,
     best_isa,
     chosen_isa,
+    function,
     load,
 )
 
@@ -58,6 +59,13 @@ def test_unknown_levels_are_refused_with_those_that_there_are(monkeypatch: pytes
     monkeypatch.setattr("ciera_piper_core.exponents.native.library.best_isa", lambda: "avx2")
     with pytest.raises(ValueError, match="no avx512; the best that it has is avx2"):
         chosen_isa("avx512")
+
+
+@built
+def test_a_library_of_other_sources_says_to_build_it_again() -> None:
+    assert function("_planes", "ciera_planes_best_isa")() == ISA_LEVELS.index(best_isa())
+    with pytest.raises(NativeUnavailableError, match=r"other sources \(_planes has no ciera_planes_worst_isa\)"):
+        function("_planes", "ciera_planes_worst_isa")
 
 
 def test_a_missing_library_says_what_to_install() -> None:
