@@ -150,6 +150,8 @@ class Work:
         flops: floating-point operations (a multiply-add counts two).
         busbw_factor: from algbw to busbw.
         bound_seconds: the least time that this placement could need, if known.
+        predicted_seconds, predicted_baseline_seconds: what a model says that an iteration and its baseline take, where
+            there is a model.
         ceilings: by the metric's key, what the hardware can do at best.
 
     Raises:
@@ -160,10 +162,19 @@ class Work:
     flops: float = 0.0
     busbw_factor: float = 1.0
     bound_seconds: float | None = None
+    predicted_seconds: float | None = None
+    predicted_baseline_seconds: float | None = None
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("bytes", "flops", "busbw_factor", "bound_seconds"):
+        for name in (
+            "bytes",
+            "flops",
+            "busbw_factor",
+            "bound_seconds",
+            "predicted_seconds",
+            "predicted_baseline_seconds",
+        ):
             value = getattr(self, name)
             # Written so that NaN is refused too.
             if value is not None and not 0 <= value < math.inf:

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e7
 MOST_ROUNDS = 100
-PLACE_PARAMETERS = ("device", "nodes", "scope", "backend", "lab")
+PLACE_PARAMETERS = ("device",)
 """Added to the parameters of every case by the place it runs in, so no axis may have these names."""
+
+GROUP_PARAMETERS = ("nodes", "scope", "backend", "lab")
+"""Added to those of cases that run on a group of ranks."""
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
@@ -142,7 +145,8 @@ def rotated(jobs: Sequence[Job], start_at: int) -> list[Job]:
 def _refuse_broken(name: str, suite: Suite) -> None:
     """A suite that breaks its contract is refused by name, before anything is measured."""
     axes = [axis.name for axis in suite.axes]
-    taken = [axis for axis in axes if axis in PLACE_PARAMETERS]
+    reserved = (*PLACE_PARAMETERS, *GROUP_PARAMETERS) if suite.distributed else PLACE_PARAMETERS
+    taken = [axis for axis in axes if axis in reserved]
     if taken:
         raise UsageError(f"suite {name!r}: the parameter {taken[0]!r} is set by the place it runs in; rename the axis")
     if suite.distributed and "ranks" not in axes:

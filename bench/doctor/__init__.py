@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.doctor import launching, machine, software, storage
+from bench.doctor import installed, launching, machine, software, storage
 from bench.doctor.check import Check, exit_code
 from bench.doctor.table import render
 from bench.doctor.torch_probe import probe_torch
@@ -29,6 +29,7 @@ def run_checks(store: Path) -> list[Check]:
         software.check_nccl(torch),
         software.check_required_packages(),
         software.check_compiler(),
+        *installed.installed_checks(),
         *software.check_extras(),
         software.check_browser(),
         launching.check_py_spy(),

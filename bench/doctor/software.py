@@ -35,7 +35,7 @@ EXTRAS = {
 }
 """What each extra of this project adds."""
 
-PINNED_TO_TORCH = ("gpu", "deepspeed")
+PINNED_TO_TORCH = ("gpu", "deepspeed", "test")
 """Extras whose packages must fit the torch that is installed."""
 
 COMPILE_TIMEOUT_S = 60.0

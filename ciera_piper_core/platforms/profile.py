@@ -28,7 +28,7 @@ from ciera_piper_core.platforms.roofline import REACHED, Roofline
 from ciera_piper_core.platforms.tables import SecondsCurve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 SCHEMA_VERSION = 1
@@ -74,7 +74,7 @@ def load(path: Path, dtype: str | None = None) -> Platform:
         ValueError: unreadable, cut off, of another version, or without a table that a plan needs; one
             line that names the file, what is missing, and what to run.
     """
-    data = _read(path)
+    data = read(path)
     try:
         return _platform(path, data, dtype)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -86,8 +86,12 @@ def load(path: Path, dtype: str | None = None) -> Platform:
         raise ValueError(f"profile {path} is not as its schema says ({error}); run {CHARACTERIZE} again") from error
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The file's content, of the version that this module knows, with all sections."""
+def read(path: Path, sections: Sequence[str] = SECTIONS) -> dict[str, Any]:
+    """The file's content, of the version that this module knows, with these sections.
+
+    Raises:
+        ValueError: unreadable, cut off, of another version, or without one of the sections.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -104,7 +108,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"profile {path} has schema version {version!r}, this program reads {SCHEMA_VERSION};"
             f" run {CHARACTERIZE} again with this version"
         )
-    if missing := [section for section in SECTIONS if section not in data]:
+    if missing := [section for section in sections if section not in data]:
         raise ValueError(f"profile {path} lacks {missing[0]!r}; run {CHARACTERIZE} again")
     return dict(data)
 

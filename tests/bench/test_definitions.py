@@ -118,7 +118,15 @@ def test_an_id_has_one_meaning() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"bytes": -1}, {"flops": math.nan}, {"flops": math.inf}, {"busbw_factor": -0.5}, {"bound_seconds": -1e-9}],
+    [
+        {"bytes": -1},
+        {"flops": math.nan},
+        {"flops": math.inf},
+        {"busbw_factor": -0.5},
+        {"bound_seconds": -1e-9},
+        {"predicted_seconds": math.nan},
+        {"predicted_baseline_seconds": -1.0},
+    ],
     ids=str,
 )
 def test_work_that_cannot_be_is_refused_by_name(wrong: dict[str, float]) -> None:

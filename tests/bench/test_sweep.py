@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import pytest
 
 from bench.errors import UsageError
+from bench.suite import Axis
 from bench.sweep import Request, make_sweep, rotated
+from tests.faulty_suite import FaultySuite, SoloSuite
 
 FAULTY = "tests.faulty_suite:FaultySuite"
 SOLO = "tests.faulty_suite:SoloSuite"
@@ -56,6 +60,28 @@ def test_a_lab_sets_the_world_of_multi_rank_suites_alone() -> None:
 def test_mistakes_are_named(request_: Request, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_sweep(request_)
+
+
+def test_an_axis_is_not_named_like_what_the_place_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("device", "nodes", "scope", "backend", "lab"):
+        axes = (*FaultySuite.axes, Axis(name, "str", "taken"))
+        monkeypatch.setattr(FaultySuite, "axes", axes)
+        with pytest.raises(UsageError, match=rf"the parameter '{name}' is set by the place it runs in; rename"):
+            make_sweep(Request((FAULTY,)))
+        monkeypatch.undo()
+
+
+def test_one_process_has_no_backend_of_a_group() -> None:
+    (job,) = make_sweep(Request((f"{__name__}:CodecLike",)))
+    assert job.case["backend"] == "native"
+
+
+class CodecLike(SoloSuite):
+    """A suite of one process whose own parameter is named like one of a group's."""
+
+    name: ClassVar[str] = "codec_like"
+    axes: ClassVar[tuple[Axis, ...]] = (Axis("backend", "str", "of the kernels"),)
+    presets: ClassVar[Any] = {"quick": {"backend": ("native",)}}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,4 @@
+/* Kernels that any processor runs. */
+#include "lanes_scalar.h"
+
+#include "kernels.h"
