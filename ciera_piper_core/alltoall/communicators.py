@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Communicators:
     """The two groups that this rank exchanges through.
+
+    Algorithms hold this, never the groups: when ``close`` drops them here, their connections close.
 
     Attributes:
         internal: the ranks of its node, in order of local index.
@@ -59,6 +61,14 @@ class Communicators:
         else:
             dist.all_to_all_single(out, send, recv_splits, send_splits, group=self.internal)
 
+    def close(self) -> None:
+        """Hang up, without a word to the peers, of whom some may be lost; they get an error where they wait."""
+        if self.sockets is not None:
+            self.sockets.close()
+        for name in ("rail", "internal"):
+            # A gloo group closes its connections with the last reference to it.
+            _abandon(self.__dict__.pop(name))
+
 
 class GroupState:
     """What algorithms on one group share: the groups within it, and the one exchange that may be under way."""
@@ -67,7 +77,7 @@ class GroupState:
         self._group = weakref.ref(group)
         self._communicators: dict[tuple[tuple[int, ...], ...], Communicators] = {}
         self._guard = threading.Lock()
-        self._holder: str | None = None
+        self._holder: tuple[str, threading.Thread] | None = None
         self._broken: str | None = None
 
     def is_of(self, group: dist.ProcessGroup) -> bool:
@@ -97,13 +107,15 @@ class GroupState:
                 raise RuntimeError(
                     f"this group lost a peer in an earlier exchange ({self._broken}); form a new group of ranks"
                 )
-            thread = threading.current_thread().name
+            thread = threading.current_thread()
             if self._holder is not None:
+                other, its_thread = self._holder
                 raise RuntimeError(
-                    f"{what} in thread {thread!r} cannot begin: the group is in use by {self._holder}. A group "
-                    "carries one exchange at a time; wait for the one under way, or use a second group"
+                    f"{what} in thread {thread.name!r} cannot begin: the group is in use by {other} of thread "
+                    f"{its_thread.name!r}. A group carries one exchange at a time; wait for the one under way, "
+                    "or use a second group"
                 )
-            self._holder = f"{what} of thread {thread!r}"
+            self._holder = (what, thread)
 
     def release(self) -> None:
         """Leave the group to the next exchange."""
@@ -146,15 +158,14 @@ class GroupState:
         """
         with self._guard:
             self._broken = (str(error) or type(error).__name__).splitlines()[0]
-        # Connections close with the last reference to a group; frames of the calls that failed have some.
+        # Frames of the calls that failed still refer to the groups that are to go.
         traceback.clear_frames(error.__traceback__)
+        self.close()
+
+    def close(self) -> None:
+        """Close the groups within."""
         while self._communicators:
-            _, made = self._communicators.popitem()
-            if made.sockets is not None:
-                made.sockets.close()
-            for group in (made.rail, made.internal):
-                _abandon(group)
-            del made, group
+            self._communicators.popitem()[1].close()
 
 
 _states: dict[str, GroupState] = {}
@@ -166,8 +177,17 @@ def state_of(group: dist.ProcessGroup) -> GroupState:
     name = group.group_name
     with _states_guard:
         if name not in _states or not _states[name].is_of(group):
-            _states[name] = GroupState(group)
+            _states[name] = state = GroupState(group)
+            # With the group go those within, so that nothing is left for the end of the process.
+            weakref.finalize(group, _forget, name, state)
         return _states[name]
+
+
+def _forget(name: str, state: GroupState) -> None:
+    with _states_guard:
+        if _states.get(name) is state:
+            del _states[name]
+    state.close()
 
 
 def _make_communicators(group: dist.ProcessGroup, placement: Placement) -> Communicators:
@@ -185,7 +205,7 @@ def _make_communicators(group: dist.ProcessGroup, placement: Placement) -> Commu
     rail = _subgroup(group, tuple(ranks[local] for ranks in placement.nodes), f"{name[0]}/rail{local}")
     sockets = None
     if dist.get_backend_config(group) != "nccl":
-        sockets = connect_node(internal, f"{name[0]}/node{node}", _timeout(group))
+        sockets = connect_node(internal, f"{name[0]}/node{node}", placement.nodes[node], _timeout(group))
     return Communicators(internal, rail, node, local, sockets)
 
 
@@ -227,6 +247,9 @@ def _timeout(group: dist.ProcessGroup) -> timedelta:
 
 def _abandon(group: dist.ProcessGroup) -> None:
     """Stop using a group whose peers may be lost; it must not be waited for."""
+    if group not in c10d._world.pg_map:
+        # Destroyed already, with all groups.
+        return
     if "nccl" in dist.get_backend_config(group):
         group.abort()
     else:

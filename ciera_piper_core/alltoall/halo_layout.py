@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ciera_piper_core.alltoall.regroup import gather, split_blocks, transpose_equal
+from ciera_piper_core.alltoall.regroup import gather, split_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Splits = tuple[list[int] | None, list[int] | None]
     """Rows to receive and to send, as the library's call takes them; None for equal shares."""
+
+    Copy = tuple[torch.Tensor, torch.Tensor]
 
 
 class EqualLayout:
@@ -44,28 +46,40 @@ class EqualLayout:
         self.transit_rows = rows
         self.packed_rows = self.staged_rows = rows if with_own else rows - node_rows
         self.own_sent = self.own_received = slice(node_rows * node, node_rows * (node + 1))
+        # Views of the buffers that came last; buffers stay, so the next exchange needs no new ones.
+        self._pack_views: tuple[torch.Tensor, torch.Tensor, list[Copy]] | None = None
+        self._unpack_view: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def pack(self, transit: torch.Tensor, packed: torch.Tensor) -> None:
         """From transit to what phase 3 sends."""
-        if self._with_own:
-            transpose_equal(transit, self._nodes, self._per_node, packed)
-            return
-        node, width = self._node, transit.shape[1]
-        source = transit.view(self._nodes, self._per_node, self._block, width).transpose(0, 1)
-        target = packed.view(self._per_node, self._nodes - 1, self._block, width)
-        target[:, :node].copy_(source[:, :node])
-        target[:, node:].copy_(source[:, node + 1 :])
+        views = self._pack_views
+        if views is None or views[0] is not transit or views[1] is not packed:
+            by_neighbour = self._by_node(transit).transpose(0, 1)
+            views = self._pack_views = transit, packed, self._copies(by_neighbour, self._by_neighbour(packed), 1)
+        for source, target in views[2]:
+            target.copy_(source)
 
     def unpack(self, staged: torch.Tensor, out: torch.Tensor) -> None:
         """From what phase 3 received to the final order."""
+        if self._unpack_view is None or self._unpack_view[0] is not staged:
+            self._unpack_view = staged, self._by_neighbour(staged).transpose(0, 1)
+        for target, source in self._copies(self._by_node(out), self._unpack_view[1], 0):
+            target.copy_(source)
+
+    def _by_node(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.view(self._nodes, self._per_node, self._block, rows.shape[1])
+
+    def _by_neighbour(self, rows: torch.Tensor) -> torch.Tensor:
+        nodes = self._nodes if self._with_own else self._nodes - 1
+        return rows.view(self._per_node, nodes, self._block, rows.shape[1])
+
+    def _copies(self, every: torch.Tensor, taking_part: torch.Tensor, dim: int) -> list[Copy]:
+        """Pairs of views that hold the same rows; ``dim`` counts nodes, and only ``every`` has this rank's own."""
+        node, others = self._node, self._nodes - 1
         if self._with_own:
-            transpose_equal(staged, self._per_node, self._nodes, out)
-            return
-        node, width = self._node, staged.shape[1]
-        source = staged.view(self._per_node, self._nodes - 1, self._block, width).transpose(0, 1)
-        target = out.view(self._nodes, self._per_node, self._block, width)
-        target[:node].copy_(source[:node])
-        target[node + 1 :].copy_(source[node:])
+            return [(every, taking_part)]
+        pieces = [(0, 0, node), (node + 1, node, others - node)]
+        return [(every.narrow(dim, a, n), taking_part.narrow(dim, b, n)) for a, b, n in pieces if n]
 
 
 class UnevenLayout:

@@ -58,9 +58,8 @@ class HierarchicalAllToAll(Exchanger, Generic[Layout]):
         places = {rank: place for place, rank in enumerate(self._order)}
         self._place_of_rank = tuple(places[rank] for rank in range(self._world))
         self._last_equal: tuple[int, Layout] | None = None
-        if self.fallback_reason is None:
-            # Made now, while all ranks are here.
-            self._state.communicators(placement)
+        # Made now, while all ranks are here.
+        self._groups = self._state.communicators(placement) if self.fallback_reason is None else None
 
     @abstractmethod
     def _exchange_transit(self, groups: Communicators, send: torch.Tensor, recv: torch.Tensor) -> torch.Tensor:
@@ -86,19 +85,19 @@ class HierarchicalAllToAll(Exchanger, Generic[Layout]):
         """Move rows that are in order of nodes and local indices."""
 
     def _make_plan(self, send_splits: tuple[int, ...], recv_splits: tuple[int, ...]) -> Plan:
-        if self.fallback_reason is not None:
+        if self._groups is None:
             return Plan(send_splits, recv_splits)
         shape = (self._nodes, self._per_node)
         order = torch.tensor(self._order)
         send, recv = (torch.tensor(splits)[order].view(shape) for splits in (send_splits, recv_splits))
-        forth, back = self._exchange_transit(self._state.communicators(self.placement), send, recv)
+        forth, back = self._exchange_transit(self._groups, send, recv)
         return Plan(send_splits, recv_splits, _as_counts(forth), _as_counts(back))
 
     def _move(self, plan: Plan, send: torch.Tensor, out: torch.Tensor) -> None:
-        if self.fallback_reason is not None:
+        groups = self._groups
+        if groups is None:
             send_flat(self._group, plan, send, out)
             return
-        groups = self._state.communicators(self.placement)
         source = send if self._by_block else self._by_node(plan, send)
         target = out if self._by_block else self._buffers.take("received by node", out.shape[0], out)
         self._move_by_node(groups, self._layout(groups, plan, send.shape[0]), source, target)

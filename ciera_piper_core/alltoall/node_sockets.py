@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import timedelta
 
 HEADER = struct.Struct("<q")
-"""Before each message: its bytes. Ranks that disagree on splits learn of it, and do not take one message for another."""
+"""Before each message: its bytes. Ranks that disagree on splits learn of it, and take no message for another."""
 
 CONNECT_SECONDS = 30.0
 
@@ -33,14 +33,17 @@ _CREDENTIALS = struct.Struct("3i")
 class NodeSockets:
     """A socket to each neighbour, over which exchanges follow each other in the same order on both ends."""
 
-    def __init__(self, sockets: dict[int, socket.socket], local: int, timeout: timedelta) -> None:
+    def __init__(
+        self, sockets: dict[int, socket.socket], local: int, ranks: Sequence[int], timeout: timedelta
+    ) -> None:
         """
         Args:
             sockets: to each neighbour, by its local index.
             local: this rank's own index.
+            ranks: what errors call the ranks, by local index.
             timeout: of an exchange.
         """
-        self._sockets, self._local = sockets, local
+        self._sockets, self._local, self._ranks = sockets, local, tuple(ranks)
         self._timeout_s = timeout.total_seconds()
         self._peers = [(local + step) % (len(sockets) + 1) for step in range(1, len(sockets) + 1)]
         for connection in sockets.values():
@@ -57,7 +60,7 @@ class NodeSockets:
         sources, targets = self._pieces(send, send_splits), self._pieces(out, recv_splits)
         if len(sources[self._local]) != len(targets[self._local]):
             raise RuntimeError(
-                f"the node's rank {self._local} sends {len(sources[self._local])} bytes to itself, "
+                f"rank {self._ranks[self._local]} sends {len(sources[self._local])} bytes to itself, "
                 f"but expects {len(targets[self._local])}"
             )
         leaving = {peer: [memoryview(HEADER.pack(len(sources[peer]))), sources[peer]] for peer in self._peers}
@@ -85,7 +88,7 @@ class NodeSockets:
         """The memory for or from each neighbour, by local index."""
         rows, ranks = tensor.shape[0], len(self._sockets) + 1
         if rows == 0:
-            return [memoryview(b"")] * ranks
+            return [memoryview(bytearray())] * ranks
         memory = memoryview(tensor.numpy()).cast("B")
         row = len(memory) // rows
         if splits is None:
@@ -104,7 +107,7 @@ class NodeSockets:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise RuntimeError(f"lost the node's rank {peer} while sending to it: {error}") from error
+            raise RuntimeError(f"lost rank {self._ranks[peer]} of this node while sending to it: {error}") from error
         if not _left(leaving[peer], count):
             del leaving[peer]
         return True
@@ -116,15 +119,15 @@ class NodeSockets:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise RuntimeError(f"lost the node's rank {peer} while receiving from it: {error}") from error
+            raise RuntimeError(f"lost rank {self._ranks[peer]} of this node while receiving from it: {error}") from error
         if count == 0:
-            raise RuntimeError(f"lost the node's rank {peer}: it closed its connection")
+            raise RuntimeError(f"lost rank {self._ranks[peer]} of this node: it closed its connection")
         within_header = len(coming[peer]) == 2
         done = not _left(coming[peer], count)
         if within_header and len(coming[peer]) < 2 and (announced := HEADER.unpack(header)[0]) != expected:
             raise RuntimeError(
-                f"the node's rank {peer} sends {announced} bytes to rank {self._local}, which expects {expected}; "
-                "their splits disagree (check_splits finds where)"
+                f"rank {self._ranks[peer]} sends {announced} bytes to rank {self._ranks[self._local]} of its node, "
+                f"which expects {expected}: splits disagree (check_splits finds which)"
             )
         if done:
             del coming[peer]
@@ -140,19 +143,22 @@ class NodeSockets:
             poller.register(self._sockets[peer], event)
         left = deadline - time.monotonic()
         if left <= 0 or not poller.poll(left * 1000):
-            late = ", ".join(str(peer) for peer in sorted(events))
-            raise RuntimeError(f"the node's rank(s) {late} did not take part within {self._timeout_s:.0f} s")
+            late = ", ".join(str(self._ranks[peer]) for peer in sorted(events))
+            raise RuntimeError(f"rank(s) {late} of this node did not take part within {self._timeout_s:g} s")
 
 
-def connect_node(group: dist.ProcessGroup, name: str, timeout: timedelta) -> NodeSockets | None:
+def connect_node(
+    group: dist.ProcessGroup, name: str, ranks: Sequence[int], timeout: timedelta
+) -> NodeSockets | None:
     """Sockets between the ranks of ``group``, if all of them can be reached so; else None on all (collective).
 
     Args:
         group: the ranks of a node, over gloo.
         name: unique to them.
+        ranks: what errors call them, in order.
         timeout: of an exchange.
     """
-    rank, ranks = group.rank(), group.size()
+    rank, size = group.rank(), group.size()
     sockets: dict[int, socket.socket] = {}
     listener = None
     # Names in the abstract namespace leave nothing behind. Other systems have none.
@@ -161,7 +167,7 @@ def connect_node(group: dist.ProcessGroup, name: str, timeout: timedelta) -> Nod
         listener.settimeout(CONNECT_SECONDS)
         try:
             listener.bind(_address(name, rank))
-            listener.listen(ranks)
+            listener.listen(size)
         except OSError:
             listener.close()
             listener = None
@@ -173,8 +179,8 @@ def connect_node(group: dist.ProcessGroup, name: str, timeout: timedelta) -> Nod
     with listener:
         reached = _connect_lower(sockets, name, rank)
         # Only now is it known whether anybody will connect here.
-        if _all(group, reached) and _all(group, _accept_higher(sockets, listener, ranks - 1 - rank)):
-            return NodeSockets(sockets, rank, timeout)
+        if _all(group, reached) and _all(group, _accept_higher(sockets, listener, size - 1 - rank)):
+            return NodeSockets(sockets, rank, ranks, timeout)
     for connection in sockets.values():
         connection.close()
     return None

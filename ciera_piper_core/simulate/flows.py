@@ -102,7 +102,7 @@ def schedule(algorithm: Algorithm, job: Job, matrix: ArrayLike, *, sent_share: f
             token cross once (deduplicating dispatch); 1 for all.
 
     Raises:
-        ValueError: an unknown algorithm, a matrix of another shape, negative bytes, or a share not above 0 and at most 1.
+        ValueError: an unknown algorithm, a matrix of another shape, negative bytes, or a share out of range.
     """
     traffic = np.asarray(matrix)
     if traffic.shape != (job.ranks, job.ranks):

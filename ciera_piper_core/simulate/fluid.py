@@ -158,7 +158,7 @@ class _Run:
                 return
 
     def _start_what_is_ready(self) -> float:
-        """Bring ``ready`` and ``done`` up to date, and start flows; the time of the next start that is still to come."""
+        """Bring ``ready`` and ``done`` up to date, and start flows; the time of the next start to come."""
         classes = self._classes
         settled = False
         while not settled:

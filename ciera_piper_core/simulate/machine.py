@@ -85,7 +85,7 @@ class Machine:
     name: str
     node: Node
     network: Network
-    terms: Terms = Terms()
+    terms: Terms = field(default_factory=Terms)
     max_gpus: int = 1 << 30
     known: Mapping[str, Term] = field(default_factory=dict)
 

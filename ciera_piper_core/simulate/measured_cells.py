@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ciera_piper_core.alltoall import TrafficKind
     from ciera_piper_core.simulate import Algorithm
 
-SUITE, METRIC = "alltoall", "latency"
+SUITE, METRIC, OP = "alltoall", "latency", "all_to_all"
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 STORE_VARIABLE, DEFAULT_STORE = "BENCH_STORE", "results/store"
 LATEST = "latest"
@@ -170,10 +170,12 @@ def _why_not(row: Mapping[str, Any], params: Mapping[str, Any]) -> str:
         return "its data arrived wrong"
     if params.get("scope") == "simulated":
         return "it was simulated"
+    if params.get("op", OP) != OP:
+        return f"the simulator does not know the operation {params['op']}"
     if params.get("algorithm") not in ALGORITHMS:
         return NOT_MODELLED.format(params.get("algorithm"))
     if params.get("traffic", "uniform") not in REPLAYED:
-        return NOT_REPLAYED.format(params["traffic"])
+        return NOT_REPLAYED.format(str(params["traffic"]).partition(":")[0])
     if row.get("unit") not in SECONDS:
         return f"unit {row.get('unit')}"
     if missing := [name for name in ("ranks", "nodes", "bytes", "traffic") if name not in params]:

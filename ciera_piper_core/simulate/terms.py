@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ciera_piper_core.platforms.platform import Congestion, Term
@@ -32,7 +32,7 @@ MEANINGS: Mapping[str, str] = {
     "phase_start_s": "fixed cost of a phase, whatever it sends",
     "nic_messages_s": "messages that a NIC takes a second; a shorter one occupies it as long",
     "nic_sharing_loss": "rate that a NIC loses for each further GPU on it: rate / (1 + loss (GPUs - 1))",
-    "peers_that_halve": "incast: so many ranks that send to one from beyond its switch halve the rate, every rank to every",
+    "peers_that_halve": "incast: ranks that send to one from beyond its switch and halve the rate, every rank to every",
     "incast_most": "largest factor of that incast",
     "rail_peers_that_halve": "incast where a rank hears one rank a node (two_phase, halo)",
     "rail_incast_most": "largest factor of that incast",
@@ -146,6 +146,3 @@ def require_known(names: Mapping[str, object] | list[str]) -> None:
     """
     if unknown := sorted(set(names) - set(UNITS)):
         raise ValueError(f"unknown term {unknown[0]!r}; known: {', '.join(UNITS)}")
-
-
-assert {each.name for each in fields(Terms)} == {*UNITS, "known"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from ciera_piper_core.alltoall import communicators
 from ciera_piper_core.alltoall.communicators import state_of
 from ciera_piper_core.alltoall.halo import HaloAllToAll
 from ciera_piper_core.alltoall.hierarchy import fallback_reason
@@ -72,18 +75,32 @@ def test_groups_and_buffers_are_made_once(tmp_path: Path) -> None:
 
 def test_ranks_may_have_seen_different_groups_before(tmp_path: Path) -> None:
     def body(context: Context) -> None:
-        import torch.distributed as dist
-
         rank = context.group.rank
         # Only these two know of a group of their own.
         if rank < 2:
             dist.new_group([0, 1], use_local_synchronization=True)
         assert context.group.data is not None
-        out = torch.zeros(4, 1)
-        HaloAllToAll(context.group.data, even_placement(4, 2)).exchange(
-            torch.full((4, 1), rank), None, None, out.long()
-        )
-        subset = dist.new_group([3, 1, 2, 0][:4])
-        HaloAllToAll(subset, Placement(((0, 2), (1, 3)))).exchange(torch.full((4, 1), rank), None, None, out.long())
+        send, out = torch.full((4, 1), rank), torch.zeros(4, 1, dtype=torch.int64)
+        for group in (context.group.data, dist.new_group(list(range(4)))):
+            for placement in (even_placement(4, 2), Placement(((0, 2), (1, 3)))):
+                HaloAllToAll(group, placement).exchange(send, None, None, out.zero_())
+                assert out.flatten().tolist() == [0, 1, 2, 3]
+
+    run_world(4, body, tmp_path)
+
+
+def test_what_a_group_keeps_goes_with_it(tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        group = dist.new_group(list(range(4)))
+        HaloAllToAll(group, even_placement(4, 2)).exchange(torch.zeros(4, 1), None, None, torch.zeros(4, 1))
+        known = len(dist.distributed_c10d._world.pg_map)
+        name = group.group_name
+        assert name in communicators._states
+        context.group.barrier()
+        dist.destroy_process_group(group)
+        del group
+        gc.collect()
+        assert name not in communicators._states
+        assert len(dist.distributed_c10d._world.pg_map) == known - 3
 
     run_world(4, body, tmp_path)

@@ -27,13 +27,13 @@ def carried(algorithm: str, matrix: np.ndarray, job: Job) -> list[np.ndarray]:
     phases = [np.zeros((ranks, ranks)) for _ in range(2 if algorithm == "two_phase" else 3)]
     for i in range(ranks):
         for j in range(ranks):
-            (a, l), (b, m) = (int(job.node[i]), int(job.local[i])), (int(job.node[j]), int(job.local[j]))
+            (a, place), (b, m) = (int(job.node[i]), int(job.local[i])), (int(job.node[j]), int(job.local[j]))
             if algorithm == "two_phase":
                 hops = [(0, i, at[a, m]), (1, at[a, m], j)]
             elif a == b:
                 hops = [(0, i, j)]
             else:
-                hops = [(1, i, at[b, l]), (2, at[b, l], j)]
+                hops = [(1, i, at[b, place]), (2, at[b, place], j)]
             for phase, sender, receiver in hops:
                 if sender != receiver:
                     phases[phase][sender, receiver] += matrix[i, j]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from ciera_piper_core.simulate import ALGORITHMS
 from ciera_piper_core.simulate.flows import schedule, uniform_matrix
 from ciera_piper_core.simulate.fluid import predict
-from ciera_piper_core.simulate.machine import Machine
 from ciera_piper_core.simulate.terms import Terms
 from tests.ciera_piper_core.simulate.fluid_oracle import makespan
 from tests.ciera_piper_core.simulate.machines import SMALL
+
+if TYPE_CHECKING:
+    from ciera_piper_core.simulate.machine import Machine
 
 
 def skewed(ranks: int, seed: int) -> np.ndarray:

@@ -89,7 +89,9 @@ def test_the_seed_counts_for_skewed_traffic_alone() -> None:
     [
         ({"algorithm": "dedup"}, "the simulator does not know the algorithm dedup"),
         ({"algorithm": "auto"}, "the simulator does not know the algorithm auto"),
-        ({"traffic": "replay"}, "the matrix of replay traffic is not known from its row"),
+        ({"op": "dispatch", "algorithm": "flat"}, "the simulator does not know the operation dispatch"),
+        ({"traffic": "rotating_hot_rank"}, "the matrix of rotating_hot_rank traffic is not known from its row"),
+        ({"traffic": "replay:a.json"}, "the matrix of replay traffic is not known from its row"),
         ({"status": "timeout", "value": None}, "status timeout"),
         ({"wrong": 3}, "its data arrived wrong"),
         ({"scope": "simulated"}, "it was simulated"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import pytest
 
@@ -36,6 +37,7 @@ def test_half_an_incast_is_none() -> None:
 
 def test_every_term_has_a_unit_and_a_meaning() -> None:
     assert list(UNITS) == list(MEANINGS)
+    assert {each.name for each in fields(Terms)} == {*UNITS, "known"}
     assert len(Terms().describe()) == len(UNITS)
 
 
