@@ -18,7 +18,10 @@ class GatherMismatchError(GatherError):
 
 def collective_failure(error: BaseException, name: str, lane: GatherLane) -> BaseException:
     """What to raise for what went wrong amid the collectives of a gather; the lane is of no use from then on."""
-    lane.fail(f"gather {name!r} was left amid its collectives ({_brief(error)})")
+    lane.fail(
+        f"gather {name!r} was left amid its collectives ({_brief(error)}); the ranks' gathers are out of step, so build"
+        " them anew"
+    )
     return described_failure(error, name, lane)
 
 

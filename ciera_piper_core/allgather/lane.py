@@ -132,10 +132,10 @@ class GatherLane:
             GatherError: it cannot, ever again.
         """
         if self._broken is not None:
-            raise GatherError(f"{self._broken}; the ranks' gathers are out of step, so build them anew")
+            raise GatherError(self._broken)
 
     def fail(self, reason: str) -> None:
-        """From now on every use raises: ranks may no longer be at the same collective."""
+        """From now on every use raises with this reason, such as that ranks may not be at the same collective."""
         self._broken = self._broken or reason
 
     def code(self, job: Callable[[], R]) -> Future[R]:
@@ -180,14 +180,15 @@ class GatherLane:
             _flat(out).copy_(_flat(part))
 
     def close(self) -> None:
-        """End the threads and leave the group (collective with some backends). What is queued ends first."""
+        """End the threads and leave the clone (collective with some backends). What is queued ends first."""
         self.drain()
         self._coder.close()
         self._carrier.close()
-        self.fail("this lane was closed")
+        self.fail("this lane was closed; make another, and its gathers anew")
         # A part of the job's ranks names its clones by how many groups there are: destroyed, the name would come
         # again, and with it what the first one left in the store, on which the second would hang.
-        if self._group is not None and dist.is_initialized() and _is_whole(self._group):
+        # A group that is not a clone is the program's own.
+        if self._group is not None and self.is_clone and dist.is_initialized() and _is_whole(self._group):
             dist.destroy_process_group(self._group)
         self._group = None
 

@@ -116,3 +116,15 @@ def test_the_next_layer_is_coded_while_a_collective_is_underway(tmp_path: Path) 
         lane.close()
 
     run_world(2, body, tmp_path)
+
+
+def test_closing_a_lane_on_the_programs_own_group_leaves_that_group_alone(tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        lane = GatherLane(context.group.data, clone=False)
+        lane.close()
+        with pytest.raises(GatherError, match="this lane was closed; make another"):
+            lane.verify()
+        lane.close()
+        dist.barrier(group=context.group.data)
+
+    run_world(2, body, tmp_path)
