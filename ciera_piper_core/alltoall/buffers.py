@@ -76,7 +76,8 @@ def as_units(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     if tensor.dim() != 2:
         tensor = tensor.view(tensor.shape[0], row_elements)
-    return tensor if tensor.dtype == unit else tensor.view(unit)
+    # A view in any case: whoever keeps it does not keep the tensor itself.
+    return tensor.view(unit)
 
 
 def row_numel(shape: Sequence[int]) -> int:

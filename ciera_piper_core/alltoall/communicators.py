@@ -204,7 +204,7 @@ def _make_communicators(group: dist.ProcessGroup, placement: Placement) -> Commu
     internal = _subgroup(group, placement.nodes[node], f"{name[0]}/node{node}")
     rail = _subgroup(group, tuple(ranks[local] for ranks in placement.nodes), f"{name[0]}/rail{local}")
     sockets = None
-    if dist.get_backend_config(group) != "nccl":
+    if "gloo" in dist.get_backend(group):
         sockets = connect_node(internal, f"{name[0]}/node{node}", placement.nodes[node], _timeout(group))
     return Communicators(internal, rail, node, local, sockets)
 
@@ -217,13 +217,13 @@ def _subgroup(group: dist.ProcessGroup, ranks: tuple[int, ...], name: str) -> di
     So this names them itself.
     """
     members = [dist.get_global_rank(group, rank) for rank in ranks]
-    backend = dist.Backend(dist.get_backend_config(group))
+    backend = dist.get_backend(group)
     _, store = c10d._world.pg_map[c10d._get_default_group()]
     made, _ = c10d._new_process_group_helper(
         len(members),
         members.index(dist.get_rank()),
         members,
-        backend,
+        dist.Backend(backend),
         store,
         c10d.GroupName(f"alltoall/{name}"),
         timeout=_timeout(group),
@@ -232,7 +232,7 @@ def _subgroup(group: dist.ProcessGroup, ranks: tuple[int, ...], name: str) -> di
     )
     c10d._world.pg_group_ranks[made] = {rank: place for place, rank in enumerate(members)}
     assert isinstance(made, dist.ProcessGroup)
-    if "nccl" in str(backend):
+    if "nccl" in backend:
         # NCCL connects ranks at their first call, and wants them all there; later ones may leave some out.
         dist.all_reduce(torch.zeros(1, device="cuda"), group=made)
     return made
@@ -240,7 +240,7 @@ def _subgroup(group: dist.ProcessGroup, ranks: tuple[int, ...], name: str) -> di
 
 def _timeout(group: dist.ProcessGroup) -> timedelta:
     """The group's own limit on a call."""
-    device = torch.device("cuda" if "nccl" in dist.get_backend_config(group) else "cpu")
+    device = torch.device("cuda" if "nccl" in dist.get_backend(group) else "cpu")
     timeout: timedelta = group._get_backend(device).options._timeout
     return timeout
 
@@ -250,7 +250,7 @@ def _abandon(group: dist.ProcessGroup) -> None:
     if group not in c10d._world.pg_map:
         # Destroyed already, with all groups.
         return
-    if "nccl" in dist.get_backend_config(group):
+    if "nccl" in dist.get_backend(group):
         group.abort()
     else:
         dist.destroy_process_group(group)

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def group_device(group: dist.ProcessGroup) -> torch.device:
-    """Where the group's collectives take their tensors: the current GPU for NCCL, else the CPU."""
-    return (
-        torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
-    )
+    """Where the group's collectives take small host data: the CPU if it can, else the current GPU."""
+    backend = dist.get_backend(group)
+    if "nccl" in backend and "gloo" not in backend:
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 @region("alltoall.counts")

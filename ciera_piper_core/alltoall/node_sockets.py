@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -33,9 +33,7 @@ _CREDENTIALS = struct.Struct("3i")
 class NodeSockets:
     """A socket to each neighbour, over which exchanges follow each other in the same order on both ends."""
 
-    def __init__(
-        self, sockets: dict[int, socket.socket], local: int, ranks: Sequence[int], timeout: timedelta
-    ) -> None:
+    def __init__(self, sockets: dict[int, socket.socket], local: int, ranks: Sequence[int], timeout: timedelta) -> None:
         """
         Args:
             sockets: to each neighbour, by its local index.
@@ -89,7 +87,8 @@ class NodeSockets:
         rows, ranks = tensor.shape[0], len(self._sockets) + 1
         if rows == 0:
             return [memoryview(bytearray())] * ranks
-        memory = memoryview(tensor.numpy()).cast("B")
+        array: Any = tensor.numpy()
+        memory = memoryview(array).cast("B")
         row = len(memory) // rows
         if splits is None:
             share = len(memory) // ranks
@@ -119,7 +118,9 @@ class NodeSockets:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise RuntimeError(f"lost rank {self._ranks[peer]} of this node while receiving from it: {error}") from error
+            raise RuntimeError(
+                f"lost rank {self._ranks[peer]} of this node while receiving from it: {error}"
+            ) from error
         if count == 0:
             raise RuntimeError(f"lost rank {self._ranks[peer]} of this node: it closed its connection")
         within_header = len(coming[peer]) == 2
@@ -147,9 +148,7 @@ class NodeSockets:
             raise RuntimeError(f"rank(s) {late} of this node did not take part within {self._timeout_s:g} s")
 
 
-def connect_node(
-    group: dist.ProcessGroup, name: str, ranks: Sequence[int], timeout: timedelta
-) -> NodeSockets | None:
+def connect_node(group: dist.ProcessGroup, name: str, ranks: Sequence[int], timeout: timedelta) -> NodeSockets | None:
     """Sockets between the ranks of ``group``, if all of them can be reached so; else None on all (collective).
 
     Args:

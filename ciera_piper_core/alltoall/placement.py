@@ -142,7 +142,7 @@ def placement_from_environment(group: dist.ProcessGroup) -> Placement:
 
     from ciera_piper_core.alltoall.nic_affinity import nearest_nics
 
-    on_gpu = dist.get_backend(group) == "nccl"
+    on_gpu = "nccl" in dist.get_backend(group)
     mine = (node_identity(), local_rank(os.environ), nearest_nics(on_gpu))
     everyone: list[tuple[str, int | None, tuple[int, ...]]] = [mine] * dist.get_world_size(group)
     dist.all_gather_object(everyone, mine, group=group)

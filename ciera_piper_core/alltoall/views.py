@@ -30,7 +30,9 @@ class Views:
     def __init__(self, splits: BothSplits, send: torch.Tensor, out: torch.Tensor) -> None:
         self.nothing = row_numel(send.shape) == 0
         self._splits = splits
-        self._source = self._target = self._staged = None
+        self._source: torch.Tensor | None = None
+        self._target: torch.Tensor | None = None
+        self._staged: torch.Tensor | None = None
         if not self.nothing:
             with torch.no_grad():
                 self._source, self._target = as_units(send), as_units(out)
@@ -52,8 +54,9 @@ class Views:
         if self._source is not None:
             return self._source
         # A copy of its own: contiguous, aligned, and what it seems to be.
-        plain = send.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
-        source = as_units(plain)
+        with torch.no_grad():
+            plain = send.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
+            source = as_units(plain)
         assert source is not None, "a fresh copy can be seen as integers"
         return source
 
@@ -70,7 +73,8 @@ class Views:
         """Bring what was received to ``out``, where it could not be received there."""
         staged, self._staged = self._staged, None
         if staged is not None:
-            out.copy_(staged)
+            with torch.no_grad():
+                out.copy_(staged)
 
     def _forget(self, _: object) -> None:
         self._source = self._target = None

@@ -2,7 +2,7 @@
 
 A predicted time is a sum of times, each proportional to one number of ``parameters`` (seconds a byte of
 a NIC, seconds a message, ...), with whichever link binds. So a few rounds of bounded linear least
-squares on relative errors find the numbers; cells that fit badly count less. A number whose best
+squares on relative errors find the numbers; cells that fit badly, or whose samples vary, count less. A number whose best
 value is 0 is off, and that is a finding.
 
 What changes no cell's time is left as the machine has it. So is what cannot be told from others: one
@@ -45,6 +45,12 @@ ROW_BYTES = 64
 """Skewed traffic is dealt out in rows of this size by the suite ``alltoall``."""
 
 LEAST_CELLS = 4
+
+STEADY = 0.05
+"""Spread of a cell's samples at which it counts half; what disturbed the measurement is no property of the machine."""
+
+UNSTEADY = 0.2
+"""Spread at which a cell is named as unsteady."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,9 @@ class Calibration:
     def describe(self) -> list[str]:
         """Lines for people: what was fitted, how well, and what was not."""
         lines = [f"calibrated with {len(self.fit)} cells of {self.source}: {error_text(self.fit)}"]
+        unsteady = sum(each.cell.spread > UNSTEADY for each in self.fit)
+        if unsteady:
+            lines.append(f"  {unsteady} of them vary by more than {UNSTEADY:.0%}: measure on an idle machine")
         if self.held_out:
             lines.append(f"  predicted from a fit without them: {error_text(self.held_out)}")
         if self.others:
@@ -256,6 +265,7 @@ def _fitted(machine: Machine, cells: Sequence[Cell], source: str) -> tuple[Machi
         np.array([each.of(base) for each in PARAMETERS]),
         lambda numbers: predictor.seconds(with_all(numbers)),
         np.array([cell.seconds for cell in cells]),
+        1 / (1 + (np.array([cell.spread for cell in cells]) / STEADY) ** 2),
     )
     told = [each for each in range(len(names)) if each in found.fitted or _off(found, each)]
     changed = {each: float(found.numbers[each]) for each in told}

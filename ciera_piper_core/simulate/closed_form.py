@@ -2,7 +2,8 @@
 
 All messages of a phase are equally long, so max-min fair flows end when the busiest link is done:
 its messages times their length over its rate. No flow is ever slower than those of that link are at
-first, and that link is busy until its last one ends.
+first, and that link is busy until its last one ends. Only where a port carries flows of two lengths
+(``Node.port_carries_network``) is this a bound, which is near the fluid's answer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ciera_piper_core.simulate import BOTTLENECKS
+from ciera_piper_core.simulate import BOTTLENECKS, LINK_KINDS
 from ciera_piper_core.simulate.counts import Counts
 from ciera_piper_core.simulate.flows import fallback_reason
 from ciera_piper_core.simulate.prediction import PhaseTime, Prediction
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ciera_piper_core.simulate.terms import Terms
 
     Floats = NDArray[np.float64]
+
+PORT = LINK_KINDS.index("intra-node")
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class UniformTimes:
     @property
     def bottleneck(self) -> NDArray[np.int64]:
         """What most of the time goes to, as an index of ``BOTTLENECKS``, in the shape of the sizes."""
-        return np.argmax(np.stack([self.parts[name] for name in BOTTLENECKS]), axis=0)
+        return np.asarray(np.argmax(np.stack([self.parts[name] for name in BOTTLENECKS]), axis=0))
 
 
 @dataclass(frozen=True)
@@ -163,12 +166,16 @@ class UniformModel:
         factor = float(incast.factor(phase.peers))
         between = np.maximum(message * phase.sent_share, least) * factor
         zero = size == 0
-        loads = np.stack([np.where(zero, 0.0, message * load) for load in phase.intra_load]) + np.stack(
-            [np.where(zero, 0.0, between * load) for load in phase.inter_load]
-        )
+        on_port = [
+            (intra * message + inter * between * phase.port_carries_network) / phase.port_bytes_s
+            for intra, inter in phase.messages
+        ]
+        loads = np.stack([between * load for load in phase.load])
+        loads[PORT] = np.max(np.stack(on_port), axis=0)
+        loads = np.where(zero, 0.0, loads)
         # Rounding must not decide between equally busy links; the first kind is named.
         kind = np.argmax(loads >= loads.max(axis=0) * (1 - 1e-9), axis=0)
-        short = (message * phase.sent_share < least) & (kind != 0)
+        short = (message * phase.sent_share < least) & (kind != PORT)
         sent = np.where(zero, 0.0, 1.0)
         fixed = max(
             intra * self.terms.message_intra_s + inter * self.terms.message_inter_s for intra, inter in phase.messages

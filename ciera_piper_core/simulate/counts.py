@@ -26,8 +26,10 @@ class UniformPhase:
         name: as of ``flows.Phase``.
         shares: bytes of a message over those that a rank sends in all.
         sent_share: of a message between nodes, what is sent where copies cross once.
-        intra_load, inter_load: by kind of link (``LINK_KINDS``), seconds for a byte of each message
-            inside nodes, and between nodes, on the busiest link of that kind.
+        port_bytes_s: of a rank's port, which carries its messages inside the node, and those between
+            nodes too if ``port_carries_network``.
+        load: by kind of link (``LINK_KINDS``, ports left out), seconds for a byte of each message
+            between nodes on the busiest link of that kind.
         messages: of a rank, inside its node and between nodes, once for each distinct pair.
         copied: bytes that a rank reads and writes to pack, over those that it sends in all.
         peers: that a rank hears from beyond its switch, at most.
@@ -38,8 +40,9 @@ class UniformPhase:
     name: str
     shares: float
     sent_share: float
-    intra_load: tuple[float, ...]
-    inter_load: tuple[float, ...]
+    port_bytes_s: float
+    port_carries_network: bool
+    load: tuple[float, ...]
     messages: tuple[tuple[int, int], ...]
     copied: float
     peers: int
@@ -75,20 +78,9 @@ class Counts:
         # Beyond a rank's switch are those of neither its node nor its domain.
         node, domain = fabric.job.node, fabric.routes.domain
         near = self.held + np.bincount(domain)[domain] - _tally(node, domain)[node, domain]
-        return (
-            UniformPhase(
-                "direct",
-                1 / ranks,
-                1.0,
-                self._ports(self.held - 1),
-                self._network(ranks - self.held, pairs),
-                tuple((int(held) - 1, ranks - int(held)) for held in np.unique(self.held)),
-                0.0,
-                int(ranks - near.min()),
-                False,
-                0,
-            ),
-        )
+        messages = tuple((int(held) - 1, ranks - int(held)) for held in np.unique(self.held))
+        load = self._network(ranks - self.held, pairs)
+        return (self._phase("direct", 1 / ranks, 1.0, load, messages, 0.0, int(ranks - near.min()), False, 0),)
 
     def hierarchical(self, algorithm: Algorithm, sent_share: float) -> tuple[UniformPhase, ...]:
         """The phases of ``two_phase`` or ``halo``, on nodes that hold equally many ranks."""
@@ -97,7 +89,6 @@ class Counts:
         places = ranks // nodes
         by_place = _tally(job.local, fabric.routes.unit)
         pairs = by_place.T @ by_place - np.diag(self.by_node.sum(axis=0))
-        ports = self._ports(self.held - 1)
         none = (0.0,) * len(LINK_KINDS)
         network = self._network(np.full(ranks, nodes - 1.0), pairs)
         # A rank hears the ranks of its place that are beyond its switch.
@@ -106,13 +97,11 @@ class Counts:
         away = (ranks - places) / ranks
 
         def inside(name: str, blocks: int, copied: float, level: int) -> UniformPhase:
-            return UniformPhase(name, blocks / ranks, 1.0, ports, none, ((places - 1, 0),), copied, 0, False, level)
+            return self._phase(name, blocks / ranks, 1.0, none, ((places - 1, 0),), copied, 0, False, level)
 
         def between(copied: float, level: int) -> UniformPhase:
             messages = ((0, nodes - 1),)
-            return UniformPhase(
-                "inter", places / ranks, sent_share, none, network, messages, copied, peers, True, level
-            )
+            return self._phase("inter", places / ranks, sent_share, network, messages, copied, peers, True, level)
 
         if algorithm == "two_phase":
             return inside("intra", nodes, 2.0, 0), between(2.0, 1)
@@ -123,10 +112,21 @@ class Counts:
             inside("redistribute", nodes - 1, 2 * away, third),
         )
 
-    def _ports(self, peers: Floats) -> tuple[float, ...]:
-        """Seconds a byte of message on the busiest port of a rank that talks to so many."""
-        port = float(self.fabric.bytes_s[0])
-        return tuple(float(peers.max()) / port if name == "intra-node" else 0.0 for name in LINK_KINDS)
+    def _phase(
+        self,
+        name: str,
+        shares: float,
+        sent_share: float,
+        load: tuple[float, ...],
+        messages: tuple[tuple[int, int], ...],
+        copied: float,
+        peers: int,
+        rails: bool,
+        level: int,
+    ) -> UniformPhase:
+        """A phase on the ports of this fabric."""
+        port, carries = float(self.fabric.bytes_s[0]), self.fabric.port_carries_network
+        return UniformPhase(name, shares, sent_share, port, carries, load, messages, copied, peers, rails, level)
 
     def _network(self, peers: Floats, pairs: Floats) -> tuple[float, ...]:
         """Seconds a byte of message on the busiest link of each kind.
@@ -140,8 +140,6 @@ class Counts:
         nics = fabric.bytes_s[fabric.first_nic : fabric.first_nic + fabric.lanes]
         busiest = dict.fromkeys(kinds, 0.0)
         busiest["NIC"] = float((messages / nics).max())
-        if fabric.port_carries_network:
-            busiest["intra-node"] = float(peers.max()) / float(fabric.bytes_s[0])
         links = len(fabric.routes.kind)
         if links:
             carried = np.zeros(links + 1)

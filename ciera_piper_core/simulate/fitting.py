@@ -56,7 +56,7 @@ class Fit:
         numbers: one a parameter. fitted: which of them were fitted.
         errors: relative standard errors of these; infinite for a number that is 0.
         left: for each of the others why it was not.
-        error: mean of the cells' relative errors, without sign.
+        error: mean of the cells' relative errors, without sign, each as far as it is trusted.
     """
 
     numbers: Floats
@@ -67,7 +67,11 @@ class Fit:
 
 
 def fit(
-    parameters: Sequence[Parameter], start: Floats, seconds_of: Callable[[Floats], Floats], measured: Floats
+    parameters: Sequence[Parameter],
+    start: Floats,
+    seconds_of: Callable[[Floats], Floats],
+    measured: Floats,
+    trust: Floats | None = None,
 ) -> Fit:
     """The numbers that predict the measured seconds best.
 
@@ -78,13 +82,19 @@ def fit(
         start: numbers to begin with; those that cannot be told stay so, but costs, which are then 0.
         seconds_of: predicted seconds of all cells for some numbers.
         measured: seconds of all cells.
+        trust: how much each cell counts, from 0 to 1; all alike if None.
     """
+    trust = np.ones(len(measured)) if trust is None else trust
     unclear: list[int] = []
     begin = start
     while True:
-        found = _fit(parameters, begin, seconds_of, measured, unclear)
-        found = _woken(found, parameters, seconds_of, measured, unclear)
-        doubtful = {each: error for each, error in found.errors.items() if found.numbers[each] > 0 and error > UNCLEAR}
+        found = _fit(parameters, begin, seconds_of, measured, trust, unclear)
+        found = _woken(found, parameters, seconds_of, measured, trust, unclear)
+        doubtful = {
+            each: error
+            for each, error in found.errors.items()
+            if found.numbers[each] > 0 and not _is_clear(parameters[each], found.numbers[each], error)
+        }
         if not doubtful:
             return found
         least_clear = max(doubtful, key=lambda each: doubtful[each])
@@ -98,6 +108,7 @@ def _fit(
     start: Floats,
     seconds_of: Callable[[Floats], Floats],
     measured: Floats,
+    trust: Floats,
     unclear: Sequence[int],
 ) -> Fit:
     """The same without a number that is not clear."""
@@ -110,7 +121,7 @@ def _fit(
             if parameters[each].cost and why != UNSEEN:
                 goal[each] = 0.0
         error = predicted / measured - 1
-        weights = _weights(error)
+        weights = trust * _weights(error)
         rest = goal.copy()
         rest[chosen] = 0.0
         wanted = effects @ (numbers - rest) - error
@@ -128,8 +139,13 @@ def _fit(
         if parameters[each].low == 0 and np.abs(effects[:, each]).max() * numbers[each] < NEGLIGIBLE:
             numbers[each] = 0.0
     error = predicted / measured - 1
-    errors = _errors(effects, error, numbers, chosen)
-    return Fit(numbers, tuple(chosen), errors, left, float(np.abs(error).mean()))
+    errors = _errors(effects, error, trust * _weights(error), numbers, chosen)
+    return Fit(numbers, tuple(chosen), errors, left, float(trust @ np.abs(error) / trust.sum()))
+
+
+def _is_clear(parameter: Parameter, number: float, error: float) -> bool:
+    """A rate at the end of its range was pushed there by errors of other numbers; a share may be all."""
+    return error <= UNCLEAR and (number != parameter.low or parameter.low == 0)
 
 
 def _woken(
@@ -137,6 +153,7 @@ def _woken(
     parameters: Sequence[Parameter],
     seconds_of: Callable[[Floats], Floats],
     measured: Floats,
+    trust: Floats,
     unclear: Sequence[int],
 ) -> Fit:
     """A better fit, if there is one in which a link binds that no cell showed because the fit began far from it."""
@@ -147,7 +164,7 @@ def _woken(
         for _ in range(DOUBLINGS):
             trial[each] = min(2 * trial[each], parameters[each].high)
             if not np.allclose(seconds_of(trial), predicted, rtol=1e-3, atol=0):
-                other = _fit(parameters, trial, seconds_of, measured, unclear)
+                other = _fit(parameters, trial, seconds_of, measured, trust, unclear)
                 if other.error < BETTER * found.error:
                     return other
                 break
@@ -250,13 +267,15 @@ def _go(
     return None
 
 
-def _errors(effects: Floats, error: Floats, numbers: Floats, chosen: Sequence[int]) -> dict[int, float]:
+def _errors(
+    effects: Floats, error: Floats, weights: Floats, numbers: Floats, chosen: Sequence[int]
+) -> dict[int, float]:
     """Relative standard errors, as if the scatter of the cells were independent."""
     active = [each for each in chosen if numbers[each] > 0]
     result = dict.fromkeys(chosen, np.inf)
     if not active:
         return result
     part = effects[:, active] * numbers[active]
-    spread = max(float(error @ error) / max(len(error) - len(active), 1), LEAST_SCATTER**2)
-    covariance = np.linalg.pinv(part.T @ part) * spread
+    spread = max(float(weights @ error**2) / max(float(weights.sum()) - len(active), 1.0), LEAST_SCATTER**2)
+    covariance = np.linalg.pinv(part.T @ (part * weights[:, np.newaxis])) * spread
     return {**result, **{each: float(np.sqrt(max(covariance[i, i], 0.0))) for i, each in enumerate(active)}}

@@ -17,7 +17,7 @@ flat one. A rank's own rows cross nothing. No message is sent for no bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -125,7 +125,7 @@ def uniform_matrix(ranks: int, bytes_per_rank: float) -> Floats:
     return np.full((ranks, ranks), bytes_per_rank / ranks)
 
 
-def _direct(traffic: NDArray[np.generic]) -> Phase:
+def _direct(traffic: NDArray[Any]) -> Phase:
     wanted = traffic > 0
     np.fill_diagonal(wanted, False)
     # Row by row, as nonzero goes; its own numbers would take twice the memory of these.
@@ -134,7 +134,7 @@ def _direct(traffic: NDArray[np.generic]) -> Phase:
     return Phase("direct", src, dst, traffic[wanted].astype(np.float64, copy=False))
 
 
-def _by_place(traffic: NDArray[np.generic], job: Job) -> tuple[Floats, Ranks]:
+def _by_place(traffic: NDArray[Any], job: Job) -> tuple[Floats, Ranks]:
     """The matrix as ``[a, l, b, m]``, and the rank at each ``[a, l]``."""
     nodes, places = job.nodes, job.ranks // job.nodes
     rank = np.empty((nodes, places), dtype=np.int32)

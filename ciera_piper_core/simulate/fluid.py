@@ -107,8 +107,15 @@ class _Classes:
         kept = np.flatnonzero(self.at < self.end)
         if len(kept) > KEEP_SHARE * len(self.at):
             return self
-        arrays = (self.phase, self.at, self.end, self.served, self.late, self.started)
-        return _Classes(self.share.take(kept), *(each[kept] for each in arrays))
+        return _Classes(
+            self.share.take(kept),
+            self.phase[kept],
+            self.at[kept],
+            self.end[kept],
+            self.served[kept],
+            self.late[kept],
+            self.started[kept],
+        )
 
 
 class _Run:
@@ -172,8 +179,8 @@ class _Run:
         waiting = np.flatnonzero(~classes.started)
         if not len(waiting):
             return np.inf
-        flow, number = classes.at[waiting], classes.phase[waiting]
-        start = np.maximum(self.ready[number, self._src[flow]], self.ready[number, self._dst[flow]])
+        flow, phase_of = classes.at[waiting], classes.phase[waiting]
+        start = np.maximum(self.ready[phase_of, self._src[flow]], self.ready[phase_of, self._dst[flow]])
         due = start <= self.now * (1 + EXACT)
         classes.started[waiting[due]] = True
         classes.late[waiting[due]] = self.now - start[due]
@@ -217,7 +224,7 @@ class _Run:
             return event, 0.0
         return self._least_step, LOOK_AHEAD * self._least_step
 
-    def _finish(self, flows: Ints, time: Floats) -> None:
+    def _finish(self, flows: Ranks, time: Floats) -> None:
         """Count flows as finished, for both their ranks."""
         ranks = self._left.shape[1]
         phase = self._phase_of[flows] * np.int32(ranks)
@@ -298,7 +305,7 @@ def _summary(machine: Machine, schedule: Schedule, costs: list[PhaseCosts], run:
     for each in range(max(level) + 1):
         members = [number for number, at in enumerate(level) if at == each]
         last = max(members, key=lambda number: ends[number])
-        span = float(ends[last]) - clock
+        begin, span = clock, float(ends[last]) - clock
         critical = int(run.done[last].argmax())
         fixed = {
             "message rate": float(costs[last].message_s[critical]),
@@ -311,7 +318,9 @@ def _summary(machine: Machine, schedule: Schedule, costs: list[PhaseCosts], run:
         clock = float(ends[last])
         for number in members:
             if number != last:
-                hidden = (1 - machine.terms.overlap_share) * float(ends[number] - begins[number])
+                # Ranks that began it before the last was done with what comes before had nothing beside it.
+                length = float(ends[number]) - max(begin, float(begins[number]))
+                hidden = (1 - machine.terms.overlap_share) * max(length, 0.0)
                 _add(parts, kinds[number], hidden)
                 unhidden += hidden
     for number, phase in enumerate(schedule.phases):

@@ -110,7 +110,7 @@ class FairShare:
 
     def _least(self, level: Floats, classes: Ints) -> Floats:
         """The least level along the links of these classes."""
-        least = level[self._columns[0][classes]]
+        least: Floats = level[self._columns[0][classes]]
         for column in self._columns[1:]:
             np.minimum(least, level[column[classes]], out=least)
         return least

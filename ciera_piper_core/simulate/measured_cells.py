@@ -45,6 +45,7 @@ class Cell:
         bytes: that each rank sends before skew takes effect, its share for itself included.
         seconds: of it, the median.
         traffic, seed: who sends how much to whom; the seed counts for skewed traffic alone.
+        spread: half of what lies between the quartiles of the samples, over the median; 0 if unknown.
     """
 
     algorithm: Algorithm
@@ -54,6 +55,7 @@ class Cell:
     seconds: float
     traffic: TrafficKind = "uniform"
     seed: int = 0
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= self.ranks or self.ranks < 2:
@@ -131,7 +133,7 @@ def cells_of_rows(rows: Iterable[Mapping[str, Any]], source: str) -> Cells:
     Raises:
         ValueError: there is none, or they were measured in different places.
     """
-    seconds: dict[tuple[Any, ...], list[float]] = {}
+    seconds: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
     skipped: Counter[str] = Counter()
     places: dict[tuple[tuple[str, str], ...], int] = {}
     for row in rows:
@@ -145,10 +147,11 @@ def cells_of_rows(rows: Iterable[Mapping[str, Any]], source: str) -> Cells:
         places[place] = places.get(place, 0) + 1
         seed = int(params.get("seed", 0)) if params["traffic"] != "uniform" else 0
         key = (*(params[name] for name in ("algorithm", "ranks", "nodes", "bytes", "traffic")), seed)
-        seconds.setdefault(key, []).append(float(row["value"]) * SECONDS[str(row["unit"])])
+        found = float(row["value"]) * SECONDS[str(row["unit"])], _spread(row.get("samples") or ())
+        seconds.setdefault(key, []).append(found)
     if len(places) > 1:
-        found = "; ".join(", ".join(f"{name} {value}" for name, value in place) for place in places)
-        raise ValueError(f"{source}: rows of different places ({found}); give a run of one of them")
+        names = "; ".join(", ".join(f"{name} {value}" for name, value in place) for place in places)
+        raise ValueError(f"{source}: rows of different places ({names}); give a run of one of them")
     if not seconds:
         why = "; ".join(f"{count} rows: {reason}" for reason, count in skipped.items())
         raise ValueError(
@@ -156,10 +159,27 @@ def cells_of_rows(rows: Iterable[Mapping[str, Any]], source: str) -> Cells:
             " measure some with `bench run alltoall`"
         )
     cells = tuple(
-        Cell(algorithm, int(ranks), int(nodes), int(size), statistics.median(values), traffic, seed)
+        Cell(
+            algorithm,
+            int(ranks),
+            int(nodes),
+            int(size),
+            statistics.median(value for value, _ in values),
+            traffic,
+            seed,
+            statistics.median(spread for _, spread in values),
+        )
         for (algorithm, ranks, nodes, size, traffic, seed), values in seconds.items()
     )
     return Cells(cells, source, dict(next(iter(places))), dict(skipped))
+
+
+def _spread(samples: Sequence[float]) -> float:
+    """See ``Cell.spread``."""
+    if len(samples) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return (high - low) / 2 / middle if middle > 0 else 0.0
 
 
 def _why_not(row: Mapping[str, Any], params: Mapping[str, Any]) -> str:
@@ -212,7 +232,7 @@ def _parquet_rows(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
     """The latency rows of the suite in sealed runs; one file may hold several runs."""
     import duckdb
 
-    columns = ("run_id", "suite", "metric", "params", "value", "unit", "status", "wrong")
+    columns = ("run_id", "suite", "metric", "params", "value", "unit", "status", "wrong", "samples")
     query = f"SELECT {', '.join(columns)} FROM read_parquet(?, union_by_name = true) WHERE suite = ? AND metric = ?"
     try:
         with duckdb.connect() as connection:

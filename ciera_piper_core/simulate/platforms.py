@@ -187,7 +187,7 @@ def _with_terms(name: str, terms: Terms, table: Mapping[str, Any]) -> Terms:
             raise ValueError(f"machine {name!r}: the value of {term} must be a number, not {entry['value']!r}")
         values[term], how[term] = float(entry["value"]), Term(status, text)  # type: ignore[arg-type]  # just checked
     try:
-        return replace(terms, **values, known={**terms.known, **how})  # type: ignore[arg-type]
+        return replace(terms, **values, known={**terms.known, **how})
     except ValueError as error:
         raise ValueError(f"machine {name!r}: {error}") from error
 

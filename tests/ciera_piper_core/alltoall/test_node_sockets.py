@@ -28,7 +28,10 @@ def connected(ranks: int, timeout_s: float = 20.0) -> list[NodeSockets]:
     for one in range(ranks):
         for other in range(one):
             ends[one][other], ends[other][one] = socket.socketpair()
-    return [NodeSockets(sockets, local, range(10, 10 + ranks), timedelta(seconds=timeout_s)) for local, sockets in enumerate(ends)]
+    return [
+        NodeSockets(sockets, local, range(10, 10 + ranks), timedelta(seconds=timeout_s))
+        for local, sockets in enumerate(ends)
+    ]
 
 
 def together(*bodies: Callable[[], None]) -> list[Exception]:

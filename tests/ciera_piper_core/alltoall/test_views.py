@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 
 from ciera_piper_core.alltoall.views import make_views
@@ -33,15 +34,19 @@ def test_a_tensor_that_lies_elsewhere_now_is_not_the_same() -> None:
     assert not views.are_of(EQUAL, send, out)
 
 
-def test_memory_goes_with_its_tensor() -> None:
-    send, out = torch.zeros(4, 2), torch.zeros(4, 2)
-    views = make_views(EQUAL, send, out, 2)
-    storage = weakref.ref(out.untyped_storage())
-    del out
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_memory_goes_with_its_tensor(dtype: torch.dtype, gradients: bool) -> None:
+    tensors = [torch.zeros(4, 2, dtype=dtype) for _ in range(2)]
+    if gradients and dtype.is_floating_point:
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+    views = make_views(EQUAL, *tensors, 2)
+    send, storage = tensors[0], weakref.ref(tensors[1].untyped_storage())
+    tensors.clear()
     gc.collect()
     assert storage() is None
     assert views._target is None
-    assert not views.are_of(EQUAL, send, torch.zeros(4, 2))
+    assert not views.are_of(EQUAL, send, torch.zeros(4, 2, dtype=dtype))
 
 
 def test_what_is_no_plain_memory_is_copied_each_time() -> None:

@@ -46,8 +46,8 @@ ALL_TERMS = Terms(
 def test_it_is_the_fluid_under_uniform_traffic(
     name: str, algorithm: str, ranks: int, per_node: int, size: float, with_terms: bool, sent_share: float
 ) -> None:
-    if name == "shared port" and algorithm == "halo_v1":
-        return  # Phases that share ports unequally; see below.
+    if name == "shared port" and (algorithm == "halo_v1" or with_terms):
+        return  # Flows of two lengths share a port; see below.
     if -(-ranks // per_node) > SMALL[name].network.max_nodes:
         return
     machine = replace(SMALL[name], terms=ALL_TERMS) if with_terms else SMALL[name]
@@ -65,11 +65,15 @@ def test_it_is_the_fluid_under_uniform_traffic(
     assert (closed.fallback, closed.nodes, closed.assumed) == (flow.fallback, flow.nodes, flow.assumed)
 
 
-@pytest.mark.parametrize("ranks", [8, 16, 32])
-def test_ports_shared_by_unequal_phases_are_near_the_fluid(ranks: int) -> None:
-    machine = SMALL["shared port"]
-    flow = predict(machine, schedule("halo_v1", machine.job(ranks), uniform_matrix(ranks, 1e3)), resolution=0)
-    assert UniformModel.build(machine, "halo_v1", ranks).prediction(1e3).seconds == pytest.approx(flow.seconds, rel=0.1)
+@pytest.mark.parametrize("terms", [Terms(), ALL_TERMS], ids=["no terms", "all terms"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [4, 8, 16, 32])
+def test_ports_shared_by_flows_of_two_lengths_are_near_the_fluid(ranks: int, algorithm: str, terms: Terms) -> None:
+    machine = replace(SMALL["shared port"], terms=terms)
+    for size in (1.0, 1e3):
+        plan = schedule(algorithm, machine.job(ranks, 2), uniform_matrix(ranks, size))  # type: ignore[arg-type]
+        closed = UniformModel.build(machine, algorithm, ranks, 2).prediction(size)  # type: ignore[arg-type]
+        assert closed.seconds == pytest.approx(predict(machine, plan, resolution=0).seconds, rel=0.1)
 
 
 @pytest.mark.parametrize("nodes", [[(0, 5), (2, 1), (4, 3)], [(0, 1, 2), (3,), (4, 5)]], ids=["mixed", "uneven"])
