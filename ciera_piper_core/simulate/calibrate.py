@@ -46,7 +46,7 @@ ROW_BYTES = 64
 
 LEAST_CELLS = 4
 
-STEADY = 0.05
+STEADY = 0.1
 """Spread of a cell's samples at which it counts half; what disturbed the measurement is no property of the machine."""
 
 UNSTEADY = 0.2
