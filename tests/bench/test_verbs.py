@@ -77,7 +77,8 @@ def test_characterize_measures_every_kind_of_suite() -> None:
     from bench.registry import suite_names
 
     of_no_machine = {"self", "gate", "planner"}
-    assert set(characterizing_suites()) == set(suite_names()) - of_no_machine
+    of_a_method = {"allgather_compressed", "gain"}  # minutes for one method; the platform does not need them
+    assert set(characterizing_suites()) == set(suite_names()) - of_no_machine - of_a_method
 
 
 def test_list_shows_suites_and_one_suite(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_the_first_failure_is_the_one_that_is_told() -> None:
     lane = GatherLane()
     lane.fail("rank 3 died")
     lane.fail("the group is gone")
-    with pytest.raises(GatherError, match=r"rank 3 died; .* build them anew"):
+    with pytest.raises(GatherError, match=r"^rank 3 died$"):
         lane.verify()
 
 
