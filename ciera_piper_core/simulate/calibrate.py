@@ -2,8 +2,8 @@
 
 A predicted time is a sum of times, each proportional to one number of ``parameters`` (seconds a byte of
 a NIC, seconds a message, ...), with whichever link binds. So a few rounds of bounded linear least
-squares on relative errors find the numbers; cells that fit badly, or whose samples vary, count less. A number whose best
-value is 0 is off, and that is a finding.
+squares on relative errors find the numbers; cells that fit badly, or whose samples vary, count less.
+A number whose best value is 0 is off, and that is a finding.
 
 What changes no cell's time is left as the machine has it. So is what cannot be told from others: one
 number of ranks, for example, cannot tell the cost of messages from that of phases. A cost of its own

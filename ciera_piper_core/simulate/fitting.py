@@ -42,7 +42,7 @@ NEGLIGIBLE = 1e-5
 APART = 0.05
 """Share of a number's effect on all cells that the numbers before it must not be able to imitate."""
 
-UNCLEAR = 1.0
+UNCLEAR = 0.5
 """Relative standard error above which nothing is known of a number."""
 
 UNSEEN = "no cell shows it"

@@ -50,9 +50,16 @@ def test_what_the_data_does_not_need_is_nought() -> None:
 
 
 def test_bounds_hold() -> None:
+    tight = [number("fixed"), number("each", high=1.5)]
+    found = fit(tight, np.array([1.0, 1.0]), linear(LINE), 2 * SIZES)
+    assert found.numbers[1] == 1.5
+
+
+def test_a_rate_that_is_pushed_to_the_end_of_its_range_is_left_as_it_was() -> None:
     tight = [number("fixed"), number("each", low=2.5, high=4)]
     found = fit(tight, np.array([1.0, 3.0]), linear(LINE), 2 * SIZES)
-    assert found.numbers[1] == 2.5
+    assert found.numbers[1] == 3
+    assert 1 in found.left
 
 
 def test_a_number_without_effect_is_left_as_it_was() -> None:
