@@ -1,0 +1,188 @@
+"""What of a comparison is shown, and how its numbers are written; the same for terminal and page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.definitions import format_bytes
+from bench.report.formatting import number, percent, unit_sign
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bench.comparison.outcome import Outcome, Speedup
+    from bench.comparison.processes import Record
+    from bench.store.row import Row
+    from bench.suite import Value
+
+TAILS = (0.05, 0.95)
+NONE = "-"
+"""Stands where there is no value."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric in the table of sides.
+
+    Attributes:
+        heading: short. metric: its name. where: parameters of its rows, where it has several.
+        share: written as a percentage.
+    """
+
+    heading: str
+    metric: str
+    where: Mapping[str, Value] = field(default_factory=dict)
+    share: bool = False
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A metric with a value for each value of a parameter: bytes by kind of message, say.
+
+    Attributes:
+        title: of the table. metric, param: by what it is made. remark: what the numbers mean.
+        least_one: columns in which all sides have zero are left out.
+    """
+
+    title: str
+    metric: str
+    param: str
+    remark: str = ""
+    least_one: bool = True
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown of a comparison.
+
+    Attributes:
+        title: of the page. side: what a side is called, in the singular.
+        columns: beside the time and the speedup. matrices: further tables.
+        curves: series that are plotted, by name, with the title of their axis.
+        parts: title of the breakdown of an iteration. residual: the part that nothing explains.
+        remarks: how the numbers are to be read, a sentence each.
+    """
+
+    title: str = "Comparison"
+    side: str = "side"
+    columns: tuple[Column, ...] = ()
+    matrices: tuple[Matrix, ...] = ()
+    curves: Mapping[str, str] = field(default_factory=dict)
+    parts: str = "Where an iteration's time goes"
+    residual: str = "residual"
+    remarks: tuple[str, ...] = ()
+
+
+def find_row(outcome: Outcome, record: Record, metric: str, where: Mapping[str, Value] | None = None) -> Row | None:
+    """The row of a side's metric with these parameters; the first one."""
+    for row in outcome.rows_of(record):
+        if row.metric == metric and all(row.params.get(name) == value for name, value in (where or {}).items()):
+            return row
+    return None
+
+
+def cell(outcome: Outcome, record: Record, column: Column) -> str:
+    """A side's value of a column; a dash where there is none."""
+    row = find_row(outcome, record, column.metric, column.where)
+    if row is None or row.value is None:
+        return NONE
+    return percent(row.value) if column.share else value_text(row.value, row.unit)
+
+
+def value_text(value: float, unit: str) -> str:
+    """A value with its unit, in a size that reads well."""
+    if unit == "s":
+        return duration(value)
+    if unit == "B":
+        return format_bytes(round(value))
+    return f"{number(value)} {unit_sign(unit)}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people write them."""
+    if seconds >= 1:
+        return f"{number(seconds)} s"
+    return f"{number(seconds * 1e3)} ms" if seconds >= 1e-3 else f"{number(seconds * 1e6)} µs"
+
+
+def times(outcome: Outcome, record: Record) -> tuple[float, float, float] | None:
+    """The 5th percentile, the median and the 95th percentile of a side's iterations, s; None without any."""
+    if record.ending:
+        return None
+    seconds = [sample for turn in outcome.seconds(record) for sample in turn]
+    if not seconds:
+        return None
+    low, middle, high = np.quantile(seconds, (TAILS[0], 0.5, TAILS[1]))
+    return float(low), float(middle), float(high)
+
+
+def speedup_text(speedup: Speedup) -> str:
+    """``1.32 x (1.28 to 1.36)``."""
+    if not (speedup.low > 0 and np.isfinite(speedup.high)):
+        return f"{speedup.value:.2f} x (too few turns for an interval)"
+    return f"{speedup.value:.2f} x ({speedup.low:.2f} to {speedup.high:.2f})"
+
+
+def matrix_values(outcome: Outcome, matrix: Matrix) -> tuple[list[str], dict[str, dict[str, Row]]]:
+    """The columns of a matrix, and its rows by side and column; only sides that have some."""
+    found: dict[str, dict[str, Row]] = {}
+    for record in outcome.timed:
+        cells = {
+            str(row.params[matrix.param]): row
+            for row in outcome.rows_of(record)
+            if row.metric == matrix.metric and matrix.param in row.params and row.value is not None
+        }
+        if cells:
+            found[record.label] = cells
+    names = dict.fromkeys(name for cells in found.values() for name in cells)
+    kept = [
+        name
+        for name in names
+        if not matrix.least_one or any(cells[name].value for cells in found.values() if name in cells)
+    ]
+    return kept, found
+
+
+def headline(outcome: Outcome) -> str:
+    """What a comparison found, in a sentence or two."""
+    speeds = {record.label: outcome.speedup(record) for record in outcome.timed}
+    known = {label: speedup for label, speedup in speeds.items() if speedup is not None}
+    lost = [record for record in outcome.records if record.ending]
+    parts = []
+    if outcome.interrupted:
+        parts.append("ended early; what was measured is below")
+    if outcome.reference.ending:
+        parts.append(f"the reference {outcome.reference.label} has no speed, so there are no speedups")
+    if known:
+        label, best = max(known.items(), key=lambda item: item[1].value)
+        if best.low > 1:
+            parts.append(f"{label} is the fastest: {speedup_text(best)} over {outcome.reference.label}")
+        elif best.value <= 1 and best.high < 1:
+            parts.append(f"{outcome.reference.label} is the fastest; next is {label}: {speedup_text(best)}")
+        else:
+            parts.append(
+                f"none is clearly faster than {outcome.reference.label}; {label} comes to {speedup_text(best)}"
+            )
+    if lost:
+        unfair = [record.label for record in lost if record.ending and not record.ending.fair]
+        broken = [record.label for record in lost if record.ending and record.ending.fair]
+        if unfair:
+            parts.append(f"not compared, since it does not do the same: {', '.join(unfair)}")
+        if broken:
+            parts.append(f"no number of: {', '.join(broken)}")
+    text = "; ".join(parts) or "one side alone: nothing to compare it with"
+    return text[:1].upper() + text[1:]
+
+
+def contract_lines(outcome: Outcome) -> list[str]:
+    """What was held against what, a sentence each."""
+    right = outcome.right
+    if right is None:
+        return []
+    lines = [f"conditions and series are held against {right.label}"]
+    if right.label != outcome.request.right:
+        lines[0] += f", since {outcome.request.right} has none"
+    return lines

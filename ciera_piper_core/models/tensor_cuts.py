@@ -1,0 +1,140 @@
+"""Which part of a parameter each rank of a tensor-parallel group holds, and how the parts make the whole again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ciera_piper_core.models.attention_shape import AttentionShape
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How one parameter is cut.
+
+    Attributes:
+        dim: along which; negative, so that it also holds for one expert of a stack.
+        ranges: by rank, which of the whole's indices it holds, in the order in which it holds them; some may
+            be on several ranks.
+    """
+
+    dim: int
+    ranges: tuple[tuple[range, ...], ...]
+
+    def __post_init__(self) -> None:
+        if self.dim >= 0:
+            raise ValueError(f"a cut counts its dimension from the last: -1 or below, not {self.dim}")
+        reached = 0
+        for one in sorted((one for ranges in self.ranges for one in ranges), key=lambda one: one.start):
+            if one.start > reached:
+                raise ValueError(f"a cut leaves indices {reached} to {one.start - 1} to no rank")
+            reached = max(reached, one.stop)
+
+    @property
+    def size(self) -> int:
+        """Of the whole along ``dim``."""
+        return max(one.stop for ranges in self.ranges for one in ranges)
+
+    def part(self, whole: torch.Tensor, rank: int) -> torch.Tensor:
+        """A copy of what ``rank`` holds."""
+        if whole.shape[self.dim] != self.size:
+            raise ValueError(f"the cut is of a dimension of {self.size}, the parameter has {tuple(whole.shape)}")
+        pieces = [whole.narrow(self.dim, one.start, len(one)) for one in self.ranges[rank]]
+        return torch.cat(pieces, self.dim).clone(memory_format=torch.contiguous_format)
+
+    def whole(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The parameter from the parts of all ranks; of what several hold, the first one's."""
+        first = parts[0]
+        shape = list(first.shape)
+        shape[self.dim] = self.size
+        result = first.new_empty(shape)
+        for rank in reversed(range(len(self.ranges))):
+            at = 0
+            for one in self.ranges[rank]:
+                result.narrow(self.dim, one.start, len(one)).copy_(parts[rank].narrow(self.dim, at, len(one)))
+                at += len(one)
+        return result
+
+    def counted(self, part: torch.Tensor, rank: int) -> list[torch.Tensor]:
+        """Views of those of ``rank``'s parts that no rank before it holds: of all ranks together, each index once."""
+        seen = {one for ranges in self.ranges[:rank] for one in ranges}
+        views, at = [], 0
+        for one in self.ranges[rank]:
+            if one not in seen:
+                views.append(part.narrow(self.dim, at, len(one)))
+            at += len(one)
+        return views
+
+    @property
+    def copied(self) -> bool:
+        """Whether some of it is on several ranks."""
+        held = [one for ranges in self.ranges for one in ranges]
+        return len(set(held)) < len(held)
+
+
+def even_cut(dim: int, size: int, ranks: int) -> Cut:
+    """Blocks of equal size.
+
+    Raises:
+        ValueError: they do not come out whole.
+    """
+    if size % ranks:
+        raise ValueError(f"a dimension of {size} does not divide over {ranks} ranks")
+    each = size // ranks
+    return Cut(dim, tuple((range(rank * each, (rank + 1) * each),) for rank in range(ranks)))
+
+
+def attention_cuts(shape: AttentionShape, ranks: int) -> dict[str, Cut]:
+    """Of an attention's projections, by heads; what is not named stays whole on every rank.
+
+    Key/value heads that are fewer than ranks are copied; MLA's projections down to the latents stay whole.
+
+    Raises:
+        ValueError: the heads do not divide.
+    """
+    shape.shard(ranks)
+    output = {"output": even_cut(-1, shape.heads * shape.v_dim, ranks)}
+    if shape.mla is None:
+        return {"qkv": Cut(-2, tuple(_qkv_ranges(shape, ranks, rank) for rank in range(ranks)))} | output
+    query = "q_up" if shape.mla.q_lora else "q"
+    values = shape.heads * (shape.mla.qk_nope + shape.mla.v_head)
+    return {
+        query: even_cut(-2, shape.heads * shape.qk_dim, ranks),
+        "kv_up": even_cut(-2, values, ranks),
+    } | output
+
+
+def _qkv_ranges(shape: AttentionShape, ranks: int, rank: int) -> tuple[range, ...]:
+    width, heads = shape.qk_dim, shape.heads // ranks
+    kv_heads = max(1, shape.kv_heads // ranks)
+    first = rank * shape.kv_heads // ranks
+    keys, values = shape.heads * width, (shape.heads + shape.kv_heads) * width
+    return (
+        range(rank * heads * width, (rank + 1) * heads * width),
+        range(keys + first * width, keys + (first + kv_heads) * width),
+        range(values + first * shape.v_dim, values + (first + kv_heads) * shape.v_dim),
+    )
+
+
+def row_cut(shares: Sequence[int]) -> Cut:
+    """Of an embedding or output projection, by rows: so many for each rank."""
+    starts = [sum(shares[:rank]) for rank in range(len(shares))]
+    return Cut(-2, tuple((range(start, start + share),) for start, share in zip(starts, shares, strict=True)))
+
+
+EXPERT_CUT_DIMENSION = {"up": -2, "gate": -2, "down": -1}
+"""Of a feed-forward block's matrices, and of a stack of experts': the inner width's."""
+
+
+def feed_forward_cuts(ffn: int, ranks: int, matrices: Sequence[str]) -> dict[str, Cut]:
+    """Of the matrices of a feed-forward block, or of a stack of them, by the inner width.
+
+    Raises:
+        ValueError: the inner width does not divide.
+    """
+    return {name: even_cut(EXPERT_CUT_DIMENSION[name], ffn, ranks) for name in matrices}
