@@ -200,12 +200,14 @@ def view(request: ComparisonRequest) -> View:
         title=f"Training systems: {params['model']}, {params['scale']}",
         side="system",
         columns=(
-            Column("tokens/s", "tokens_per_second"),
+            Column("tokens/s", "tokens_per_second", bare=True),
             Column("MFU", "mfu", share=True),
+        ),
+        further=(
             Column("HFU", "hfu", share=True),
             Column("wire bytes", "wire_bytes", {"collective": "total"}),
             Column("peak memory", "peak_memory"),
-            Column("exposed comm.", "exposed_communication"),
+            Column("exposed communication", "exposed_communication"),
             Column("residual", "residual_share", share=True),
         ),
         matrices=(

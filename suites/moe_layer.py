@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from bench.suite import Case, Context, Preset, Site, Value, Workload
     from ciera_piper_core.models.architecture import Layer
+    from ciera_piper_core.models.flops import Convention
 
-CONVENTION = "causal"
+CONVENTION: Convention = "causal"
 """Of ``models.flops``: scores over the pairs that the mask leaves."""
 
 PAPER_MODELS = (

@@ -9,12 +9,13 @@ from bench.comparison.plots import Bar, bars, curves, dash, part_class, stacked
 from bench.comparison.terminal import difference_text
 from bench.comparison.view import (
     NONE,
-    Matrix,
     cell,
     contract_lines,
     duration,
     headline,
     matrix_values,
+    parts_of,
+    shown,
     speedup_text,
     times,
     value_text,
@@ -25,11 +26,11 @@ from bench.report.formatting import counted, parameters
 from bench.report.markup import Markup, element, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from bench.comparison.outcome import Outcome
-    from bench.comparison.view import View
+    from bench.comparison.view import Matrix, View
 
 MEANINGS = (
     (
@@ -121,7 +122,7 @@ def _times(outcome: Outcome, view: View) -> Markup:
             low, middle, high = spread
             title = f"{record.label}: {duration(middle)}, from {duration(low)} to {duration(high)}"
             found.append(Bar(visible(record.label), middle, low, high, duration(middle), visible(title)))
-    columns = [column for column in view.columns if any(cell(outcome, one, column) != NONE for one in outcome.timed)]
+    columns = shown(outcome, (*view.columns, *view.further))
     head = [
         view.side,
         "Iteration",
@@ -154,17 +155,9 @@ def _times(outcome: Outcome, view: View) -> Markup:
 
 
 def _parts(outcome: Outcome, view: View) -> Markup | None:
-    if outcome.suite.parts is None:
-        return None
-    metric, param = outcome.suite.parts
-    names, rows = matrix_values(outcome, Matrix("", metric, param))
+    names, sizes = parts_of(outcome, view.residual)
     if not names:
         return None
-    names.sort(key=lambda name: name == view.residual)
-    sizes = {
-        visible(label): {name: float(cells[name].value or 0.0) for name in names if name in cells}
-        for label, cells in rows.items()
-    }
     keys = [
         element("li", element("span", class_=f"swatch {part_class(place)}"), visible(name))
         for place, name in enumerate(names)
@@ -172,23 +165,26 @@ def _parts(outcome: Outcome, view: View) -> Markup | None:
     body = [
         element(
             "tr",
-            element("td", label),
+            element("td", visible(name)),
             *(
-                element("td", f"{duration(of[name])} ({of[name] / (sum(of.values()) or 1):.1%})", class_="number")
-                if name in of
-                else element("td", NONE, class_="number")
-                for name in names
+                element("td", _part_text(found[name], found) if name in found else NONE, class_="number")
+                for found in sizes.values()
             ),
         )
-        for label, of in sizes.items()
+        for name in names
     ]
+    shown_sizes = {visible(label): found for label, found in sizes.items()}
     return joined(
         [
             element("ul", *keys, class_="comparison-keys"),
-            stacked(sizes, names, view.parts, duration),
-            _table([view.side, *names], 1, body),
+            stacked(shown_sizes, names, view.parts, duration),
+            _table(["Part", *shown_sizes], 1, body),
         ]
     )
+
+
+def _part_text(size: float, sizes: Mapping[str, float]) -> str:
+    return f"{duration(size)} ({size / (sum(sizes.values()) or 1.0):.1%})"
 
 
 def _curves(outcome: Outcome, name: str, axis: str) -> Markup | None:
@@ -230,9 +226,11 @@ def _curves(outcome: Outcome, name: str, axis: str) -> Markup | None:
             ]
             for label, series in found.items()
         }
-        parts.append(element("h3", f"Difference to {visible(right.label)}, relative"))
+        parts.append(
+            element("h3", f"Difference to {visible(right.label)}, relative, on a logarithmic axis; zeros leave gaps")
+        )
         if any(value > 0 for series in off.values() for value in series):
-            parts.append(curves(off, "on a logarithmic axis; zeros leave gaps", f"difference of {name}", True))
+            parts.append(curves(off, "", f"difference of {name}", True))
         else:
             parts.append(element("p", "None: all sides have the same numbers, to the last bit.", class_="quiet"))
     return joined(parts)
@@ -278,15 +276,6 @@ def _contract(outcome: Outcome, view: View) -> Markup | None:
         ]
         body.append(element("tr", element("td", _words(name)), *cells))
     lines = [f"{_capitalized(line)}." for line in contract_lines(outcome)]
-    lines += [
-        f"{record.label}: {agreement.series} may differ by {agreement.tolerance:g} of its value"
-        f"{f' in the first {agreement.first} iterations' if agreement.first else ''}."
-        if agreement.tolerance
-        else f"{record.label}: {agreement.series} must be the same to the last bit."
-        for record in outcome.records
-        if record is not right
-        for agreement in outcome.suite.agreements(record.side.case, right.side.case)
-    ]
     return joined(
         [
             element("ul", *(element("li", visible(line)) for line in lines), class_="quiet"),

@@ -16,14 +16,18 @@ from bench.comparison.view import (
     contract_lines,
     duration,
     headline,
+    interval_text,
     matrix_values,
-    speedup_text,
+    parts_of,
+    shown,
     times,
     value_text,
 )
 from bench.gate_output.text import visible
+from bench.report.formatting import percent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import IO
 
     from rich.console import RenderableType
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     from bench.comparison.processes import Record
     from bench.comparison.view import Matrix, View
 
-STYLES = {"ok": "green", "skipped": "dim", "invalid": "bold red", "failed": "bold red", "timeout": "bold red"}
+STYLES = {"skipped": "dim", "invalid": "bold red", "failed": "bold red", "timeout": "bold red"}
 
 
 def print_outcome(outcome: Outcome, view: View, file: IO[str] | None = None) -> None:
@@ -42,7 +46,8 @@ def print_outcome(outcome: Outcome, view: View, file: IO[str] | None = None) -> 
 
 def render(outcome: Outcome, view: View) -> RenderableType:
     """The comparison as a rich renderable."""
-    parts: list[RenderableType] = [_sides(outcome, view)]
+    parts: list[RenderableType] = [_sides(outcome, view), *_further(outcome, view)]
+    parts += _parts(outcome, view)
     parts += [table for matrix in view.matrices if (table := _matrix(outcome, view, matrix)) is not None]
     for record in outcome.records:
         if record.ending:
@@ -64,29 +69,60 @@ def difference_text(outcome: Outcome, record: Record, name: str) -> str:
 
 
 def _sides(outcome: Outcome, view: View) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column(view.side, no_wrap=True)
+    columns = shown(outcome, view.columns)
     differences = [name for name in view.curves if any(name in record.series for record in outcome.records)]
-    columns = [column for column in view.columns if any(cell(outcome, one, column) != NONE for one in outcome.timed)]
-    headings = ["iteration", "5 to 95 %", f"speedup over {outcome.reference.label}", *(c.heading for c in columns)]
-    for heading in (*headings, *(f"{name} off by" for name in differences)):
-        table.add_column(heading, justify="right")
+    over = f"over {visible(outcome.reference.label)}"
+    headings = ["iteration", "5 to 95 %", over, "95 % interval", *(column.heading for column in columns)]
+    table = _table(view.side, [*headings, *(f"{name} off by" for name in differences)])
     for record in outcome.timed:
         spread, speedup = times(outcome, record), outcome.speedup(record)
-        status = record.ending.status if record.ending else "ok"
-        time = (
-            (status, NONE)
-            if spread is None
-            else (duration(spread[1]), f"{duration(spread[0])} to {duration(spread[2])}")
-        )
+        status = record.ending.status if record.ending else "interrupted"
         table.add_row(
             Text(visible(record.label), style="bold" if record is outcome.reference else ""),
-            Text(time[0], style="" if spread else STYLES[status]),
-            time[1],
-            speedup_text(speedup) if speedup else NONE,
+            duration(spread[1]) if spread else Text(status, style=STYLES.get(status, "yellow")),
+            f"{duration(spread[0])} to {duration(spread[2])}" if spread else NONE,
+            f"{speedup.value:.2f} x" if speedup else NONE,
+            interval_text(speedup) if speedup else NONE,
             *(cell(outcome, record, column) for column in columns),
             *(difference_text(outcome, record, name) for name in differences),
         )
+    return table
+
+
+def _further(outcome: Outcome, view: View) -> list[Table]:
+    columns = shown(outcome, view.further)
+    if not columns:
+        return []
+    table = _table(view.side, [column.heading for column in columns])
+    for record in outcome.timed:
+        if record.ending is None:
+            table.add_row(Text(visible(record.label)), *(cell(outcome, record, column) for column in columns))
+    return [table]
+
+
+def _parts(outcome: Outcome, view: View) -> list[Table]:
+    """Where an iteration's time goes, a line a part."""
+    names, sizes = parts_of(outcome, view.residual)
+    if not names:
+        return []
+    table = _table("", [visible(label) for label in sizes])
+    table.title = view.parts
+    for name in names:
+        cells = [
+            f"{duration(found[name])} {percent(found[name] / (sum(found.values()) or 1.0)):>5}"
+            if name in found
+            else NONE
+            for found in sizes.values()
+        ]
+        table.add_row(Text(visible(name)), *cells)
+    return [table]
+
+
+def _table(first: str, headings: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, title_justify="left")
+    table.add_column(first, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
     return table
 
 
@@ -94,11 +130,8 @@ def _matrix(outcome: Outcome, view: View, matrix: Matrix) -> Table | None:
     names, values = matrix_values(outcome, matrix)
     if not names:
         return None
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, title_justify="left")
+    table = _table(view.side, names)
     table.title = matrix.title
-    table.add_column(view.side, no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right")
     for label, cells in values.items():
         table.add_row(
             Text(visible(label)),

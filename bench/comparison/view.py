@@ -11,12 +11,12 @@ from bench.definitions import format_bytes
 from bench.report.formatting import number, percent, unit_sign
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from bench.comparison.outcome import Outcome, Speedup
     from bench.comparison.processes import Record
     from bench.store.row import Row
-    from bench.suite import Value
+    from bench.suite import Agreement, Value
 
 TAILS = (0.05, 0.95)
 NONE = "-"
@@ -29,13 +29,14 @@ class Column:
 
     Attributes:
         heading: short. metric: its name. where: parameters of its rows, where it has several.
-        share: written as a percentage.
+        share: written as a percentage. bare: without the unit, which the heading says.
     """
 
     heading: str
     metric: str
     where: Mapping[str, Value] = field(default_factory=dict)
     share: bool = False
+    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class View:
 
     Attributes:
         title: of the page. side: what a side is called, in the singular.
-        columns: beside the time and the speedup. matrices: further tables.
+        columns: beside the time and the speedup. further: metrics in a table of their own.
+        matrices: further tables.
         curves: series that are plotted, by name, with the title of their axis.
         parts: title of the breakdown of an iteration. residual: the part that nothing explains.
         remarks: how the numbers are to be read, a sentence each.
@@ -69,6 +71,7 @@ class View:
     title: str = "Comparison"
     side: str = "side"
     columns: tuple[Column, ...] = ()
+    further: tuple[Column, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     curves: Mapping[str, str] = field(default_factory=dict)
     parts: str = "Where an iteration's time goes"
@@ -89,7 +92,14 @@ def cell(outcome: Outcome, record: Record, column: Column) -> str:
     row = find_row(outcome, record, column.metric, column.where)
     if row is None or row.value is None:
         return NONE
-    return percent(row.value) if column.share else value_text(row.value, row.unit)
+    if column.share:
+        return percent(row.value)
+    return number(row.value) if column.bare else value_text(row.value, row.unit)
+
+
+def shown(outcome: Outcome, columns: Iterable[Column]) -> list[Column]:
+    """The columns in which some side has a value."""
+    return [column for column in columns if any(cell(outcome, one, column) != NONE for one in outcome.timed)]
 
 
 def value_text(value: float, unit: str) -> str:
@@ -121,9 +131,14 @@ def times(outcome: Outcome, record: Record) -> tuple[float, float, float] | None
 
 def speedup_text(speedup: Speedup) -> str:
     """``1.32 x (1.28 to 1.36)``."""
+    return f"{speedup.value:.2f} x ({interval_text(speedup)})"
+
+
+def interval_text(speedup: Speedup) -> str:
+    """``1.28 to 1.36``."""
     if not (speedup.low > 0 and np.isfinite(speedup.high)):
-        return f"{speedup.value:.2f} x (too few turns for an interval)"
-    return f"{speedup.value:.2f} x ({speedup.low:.2f} to {speedup.high:.2f})"
+        return "too few turns"
+    return f"{speedup.low:.2f} to {speedup.high:.2f}"
 
 
 def matrix_values(outcome: Outcome, matrix: Matrix) -> tuple[list[str], dict[str, dict[str, Row]]]:
@@ -173,16 +188,38 @@ def headline(outcome: Outcome) -> str:
             parts.append(f"not compared, since it does not do the same: {', '.join(unfair)}")
         if broken:
             parts.append(f"no number of: {', '.join(broken)}")
-    text = "; ".join(parts) or "one side alone: nothing to compare it with"
-    return text[:1].upper() + text[1:]
+    return "; ".join(parts) or "one side alone: nothing to compare it with"
 
 
 def contract_lines(outcome: Outcome) -> list[str]:
-    """What was held against what, a sentence each."""
+    """What was held against what and how closely, a sentence each."""
     right = outcome.right
     if right is None:
         return []
     lines = [f"conditions and series are held against {right.label}"]
     if right.label != outcome.request.right:
         lines[0] += f", since {outcome.request.right} has none"
+    allowed: dict[Agreement, list[str]] = {}
+    for record in outcome.records:
+        if record is not right:
+            for agreement in outcome.suite.agreements(record.side.case, right.side.case):
+                allowed.setdefault(agreement, []).append(record.label)
+    for agreement, labels in allowed.items():
+        how = f"within {agreement.tolerance:.3g} of its value" if agreement.tolerance else "the same to the last bit"
+        first = f" in the first {agreement.first} iterations" if agreement.first else ""
+        lines.append(f"{agreement.series.replace('_', ' ')} of {', '.join(labels)}: {how}{first}")
     return lines
+
+
+def parts_of(outcome: Outcome, residual: str) -> tuple[list[str], dict[str, dict[str, float]]]:
+    """The parts of an iteration, the residual last, and by side what each takes; empty where there are none."""
+    if outcome.suite.parts is None:
+        return [], {}
+    metric, param = outcome.suite.parts
+    names, rows = matrix_values(outcome, Matrix("", metric, param))
+    names.sort(key=lambda name: name == residual)
+    sizes = {
+        label: {name: float(cells[name].value or 0.0) for name in names if name in cells}
+        for label, cells in rows.items()
+    }
+    return names, sizes

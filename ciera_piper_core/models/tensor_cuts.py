@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -85,8 +86,7 @@ def even_cut(dim: int, size: int, ranks: int) -> Cut:
     """
     if size % ranks:
         raise ValueError(f"a dimension of {size} does not divide over {ranks} ranks")
-    each = size // ranks
-    return Cut(dim, tuple((range(rank * each, (rank + 1) * each),) for rank in range(ranks)))
+    return share_cut(dim, (size // ranks,) * ranks)
 
 
 def attention_cuts(shape: AttentionShape, ranks: int) -> dict[str, Cut]:
@@ -121,20 +121,38 @@ def _qkv_ranges(shape: AttentionShape, ranks: int, rank: int) -> tuple[range, ..
     )
 
 
-def row_cut(shares: Sequence[int]) -> Cut:
-    """Of an embedding or output projection, by rows: so many for each rank."""
-    starts = [sum(shares[:rank]) for rank in range(len(shares))]
-    return Cut(-2, tuple((range(start, start + share),) for start, share in zip(starts, shares, strict=True)))
+def share_cut(dim: int, shares: Sequence[int]) -> Cut:
+    """Blocks of these sizes, one for each rank."""
+    edges = pairwise(accumulate(shares, initial=0))
+    return Cut(dim, tuple((range(first, last),) for first, last in edges))
 
 
-EXPERT_CUT_DIMENSION = {"up": -2, "gate": -2, "down": -1}
+INNER_DIMENSION = {"up": -2, "gate": -2, "down": -1}
 """Of a feed-forward block's matrices, and of a stack of experts': the inner width's."""
+
+INNER_UNITS = (8, 4, 2, 1)
+"""The inner width is cut between blocks of the first of these that divides it: 8 elements of 16 bits are the 16
+bytes of which the grouped product wants rows to be a multiple."""
+
+
+def inner_shares(width: int, ranks: int) -> tuple[int, ...]:
+    """The inner width of each rank, as even as whole blocks can be; the first have one block more.
+
+    Raises:
+        ValueError: fewer blocks than ranks.
+    """
+    unit = next(unit for unit in INNER_UNITS if width % unit == 0)
+    each, more = divmod(width // unit, ranks)
+    if not each:
+        raise ValueError(f"an inner width of {width} has {width // unit} blocks of {unit}, too few for {ranks} ranks")
+    return tuple((each + (rank < more)) * unit for rank in range(ranks))
 
 
 def feed_forward_cuts(ffn: int, ranks: int, matrices: Sequence[str]) -> dict[str, Cut]:
     """Of the matrices of a feed-forward block, or of a stack of them, by the inner width.
 
     Raises:
-        ValueError: the inner width does not divide.
+        ValueError: it has too few blocks.
     """
-    return {name: even_cut(EXPERT_CUT_DIMENSION[name], ffn, ranks) for name in matrices}
+    shares = inner_shares(ffn, ranks)
+    return {name: share_cut(INNER_DIMENSION[name], shares) for name in matrices}

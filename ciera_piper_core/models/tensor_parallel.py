@@ -13,12 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from ciera_piper_core.models.architecture import Attention
 from ciera_piper_core.models.attention import CausalAttention
 from ciera_piper_core.models.attention_core import attend
+from ciera_piper_core.models.attention_shape import AttentionShape
 from ciera_piper_core.models.feed_forward import FeedForward
 from ciera_piper_core.models.rotary import rotate_
 from ciera_piper_core.models.tensor_collectives import REGION, TensorRanks, spread, summed
-from ciera_piper_core.models.tensor_cuts import Cut, attention_cuts, feed_forward_cuts, row_cut
+from ciera_piper_core.models.tensor_cuts import Cut, attention_cuts, feed_forward_cuts, inner_shares, share_cut
+from ciera_piper_core.models.transformer import TransformerLayer
 from ciera_piper_core.models.vocabulary_parallel import CutEmbedding, CutOutput
 from ciera_piper_core.ranges import region
 
@@ -30,15 +33,9 @@ if TYPE_CHECKING:
     from ciera_piper_core.models.transformer import Transformer
     from ciera_piper_core.moe import grouped
 
-ROW_BYTES = 16
-"""The grouped product wants rows that are a multiple of it."""
 
-
-def cut_refusal(architecture: Architecture, ranks: int, item_bytes: int = 4) -> str | None:
+def cut_refusal(architecture: Architecture, ranks: int) -> str | None:
     """Why the matrices of that model cannot be cut over so many ranks (one line, what to change), or None."""
-    from ciera_piper_core.models.architecture import Attention
-    from ciera_piper_core.models.attention_shape import AttentionShape
-
     for number, layer in enumerate(architecture.layers):
         if isinstance(layer.mixer, Attention):
             shape = AttentionShape.from_attention(layer.mixer, architecture.hidden)
@@ -47,17 +44,14 @@ def cut_refusal(architecture: Architecture, ranks: int, item_bytes: int = 4) -> 
                     f"layer {number}: {shape.heads} heads with {shape.kv_heads} key/value heads do not divide over"
                     f" tp={ranks}; choose a tp that divides them"
                 )
-        widths = {"dense block": layer.dense.ffn} if layer.dense else {}
+        widths = [layer.dense.ffn] if layer.dense else []
         if layer.experts is not None:
-            widths |= {"shared experts": layer.experts.shared_ffn, "experts": layer.experts.ffn}
-        for what, width in widths.items():
-            if width % ranks:
-                return f"layer {number}: the {what}' inner width {width} does not divide over tp={ranks}"
-        if layer.experts is not None and (layer.experts.ffn // ranks * item_bytes) % ROW_BYTES:
-            return (
-                f"layer {number}: a share of {layer.experts.ffn // ranks} of the experts' inner width is no multiple"
-                f" of {ROW_BYTES} bytes; choose a smaller tp than {ranks}"
-            )
+            widths += [width for width in (layer.experts.shared_ffn, layer.experts.ffn) if width]
+        try:
+            for width in widths:
+                inner_shares(width, ranks)
+        except ValueError as error:
+            return f"layer {number}: {error}; choose a smaller tp"
     return None
 
 
@@ -71,11 +65,12 @@ def cut_model(model: Transformer, group: dist.ProcessGroup) -> dict[str, Cut]:
         by name of the parameter, how it is cut; all others are copied.
 
     Raises:
-        ValueError: heads or widths that do not divide.
+        ValueError: heads that do not divide, or widths that are too small.
     """
     ranks = TensorRanks.of(group)
     cuts: dict[str, Cut] = {}
     for number, layer in model.layers.items():
+        assert isinstance(layer, TransformerLayer)
         prefix = f"layers.{number}."
         if layer.attention is not None:
             shape = layer.attention.shape
@@ -98,14 +93,12 @@ def cut_experts(experts: grouped.Experts, group: dist.ProcessGroup) -> dict[str,
     What they compute is then partial, and reads tokens and weights through ``tensor_collectives``.
 
     Raises:
-        ValueError: the width does not divide, or a share is not what the grouped product takes.
+        ValueError: the width is too small.
     """
     ranks = TensorRanks.of(group)
     cuts = _feed_forward_cuts(experts, ranks)
-    share = experts.up.shape[-2] // ranks.size
-    if share * experts.up.itemsize % ROW_BYTES:
-        raise ValueError(f"experts of inner width {share} are no multiple of {ROW_BYTES} bytes of {experts.up.dtype}")
-    _replace(experts, cuts, ranks)
+    for name, cut in cuts.items():
+        setattr(experts, name, _part(getattr(experts, name), cut, ranks))
     return cuts
 
 
@@ -181,7 +174,8 @@ class CutFeedForward(FeedForward):
         """Take over this rank's part of ``plain``'s weights."""
         ffn, hidden = plain.up.shape
         matrices = 2 if plain.gate is None else 3
-        super().__init__(hidden, ffn // ranks.size, matrices, dtype=plain.up.dtype, device="meta")
+        share = inner_shares(ffn, ranks.size)[ranks.rank]
+        super().__init__(hidden, share, matrices, dtype=plain.up.dtype, device="meta")
         self.ranks = ranks
         for name, cut in _feed_forward_cuts(plain, ranks).items():
             setattr(self, name, _part(getattr(plain, name), cut, ranks))
@@ -219,15 +213,18 @@ class _CopiedHeads(torch.autograd.Function):
 def _cut_vocabulary(model: Transformer, ranks: TensorRanks, cuts: dict[str, Cut]) -> None:
     embedding, output = model.embedding, model.output
     tied = embedding is not None and output is not None and embedding.weight is output.weight
+    parts: torch.nn.Parameter | None = None
     if embedding is not None:
-        cut = row_cut(ranks.shares(len(embedding.weight)))
-        model.embedding = CutEmbedding(_part(embedding.weight, cut, ranks), cut, ranks)  # type: ignore[assignment]
+        cut = share_cut(-2, ranks.shares(len(embedding.weight)))
+        parts = _part(embedding.weight, cut, ranks)
+        model.embedding = CutEmbedding(parts, cut, ranks)  # type: ignore[assignment]
         cuts["embedding.weight"] = cut
     if output is not None:
         if model.norm is None:
             raise ValueError("an output projection is cut together with the norm before it, which is not here")
-        cut = row_cut(ranks.shares(len(output.weight)))
-        weight = model.embedding.weight if tied and model.embedding is not None else _part(output.weight, cut, ranks)
+        cut = share_cut(-2, ranks.shares(len(output.weight)))
+        # Tied: the embedding's part, which stays the same parameter.
+        weight = parts if tied and parts is not None else _part(output.weight, cut, ranks)
         model.output = CutOutput(weight, cut)  # type: ignore[assignment]
         # The projection is a plain product with the module's weight, so what it reads is spread here.
         model.norm.register_forward_hook(lambda _module, _inputs, result: spread(result, ranks))
@@ -242,8 +239,3 @@ def _feed_forward_cuts(block: FeedForward | grouped.Experts, ranks: TensorRanks)
 
 def _part(weight: Tensor, cut: Cut, ranks: TensorRanks) -> torch.nn.Parameter:
     return torch.nn.Parameter(cut.part(weight.detach(), ranks.rank), requires_grad=weight.requires_grad)
-
-
-def _replace(module: torch.nn.Module, cuts: dict[str, Cut], ranks: TensorRanks) -> None:
-    for name, cut in cuts.items():
-        setattr(module, name, _part(getattr(module, name), cut, ranks))

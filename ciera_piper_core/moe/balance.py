@@ -75,9 +75,7 @@ class _Attach(torch.autograd.Function):
         return gradients[0], value, None
 
 
-def update_biases(
-    model: torch.nn.Module, groups: Iterable[dist.ProcessGroup] = (), *, applied: bool = True
-) -> None:
+def update_biases(model: torch.nn.Module, groups: Iterable[dist.ProcessGroup] = (), *, applied: bool = True) -> None:
     """Move the bias of every ``loss_free`` router towards the mean load, and count anew (collective over ``groups``).
 
     An expert with more than the mean of the step's choices loses ``bias_rate``, one with fewer gains it

@@ -63,7 +63,7 @@ class TensorExpertParallel(ExpertParallel):
         """Take over this rank's part of ``plain``; arguments as ``ExpertParallel`` has them.
 
         Raises:
-            ValueError: also for an inner width that does not divide.
+            ValueError: also for an inner width that is too small.
         """
         super().__init__(plain, group, dispatcher, table)
         self.tensor = TensorRanks.of(tensor)
@@ -74,6 +74,7 @@ class TensorExpertParallel(ExpertParallel):
         """Tokens to their experts and back (collective over both groups), see ``ExpertParallel.through_experts``."""
         ranks, at_home = self.tensor, self.tensor.shares(len(tokens))
         with region("moe.dispatch"):
+            assert self.dispatcher is not None
             expert_ranks, slots = self._places(routes.experts)
             if self.drops_duplicates:
                 mine = slice(sum(at_home[: ranks.rank]), sum(at_home[: ranks.rank + 1]))

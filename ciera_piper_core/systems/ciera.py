@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-import torch
-from torch.distributed.fsdp import FSDPModule
 
 from ciera_piper_core.allgather.fsdp import compress_all_gathers
 from ciera_piper_core.allgather.fsdp_groups import (
@@ -31,8 +29,10 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import torch
     import torch.distributed as dist
     from torch import Tensor
+    from torch.distributed.fsdp import FSDPModule
 
     from ciera_piper_core.allgather.fsdp import CompressedModel
     from ciera_piper_core.allgather.gain import Selection
@@ -90,7 +90,7 @@ class CieraReuse(FSDPSystem):
             set_all_gather(group, _Carrier(group, current_all_gather(group), self.pipelined))
         if self.pipelined:
             modules = [self.root, *(cast("FSDPModule", layer) for layer in self.model.layers.values())]
-            for module, following in zip(modules, modules[1:], strict=False):
+            for module, following in pairwise(modules):
                 module.set_modules_to_forward_prefetch([following])
 
     def accumulate(self, batch: Tensor) -> float:

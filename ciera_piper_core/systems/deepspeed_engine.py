@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ciera_piper_core.training.recipe import Recipe
 
 INSTALL = "pip install 'ciera-piper-bench[deepspeed]'"
+MASTER = "master"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Parts of AdamW's state that are as large as a parameter."""
 

@@ -75,7 +75,9 @@ class FSDPSystem(TrainingSystem):
             raise ValueError(f"{self.name}: {refused}")
         self.recipe, self.ranks, self.options_given = recipe, ranks, dict(options)
         self.layout = Layout(
-            dp=ranks.world, data_width=ranks.world, sharded="parameters, gradients, optimizer" if ranks.world > 1 else ""
+            dp=ranks.world,
+            data_width=ranks.world,
+            sharded="parameters, gradients, optimizer" if ranks.world > 1 else "",
         )
         self.rank = dist.get_rank(ranks.group)
         self.steps = 0
@@ -186,7 +188,8 @@ class FSDPSystem(TrainingSystem):
                 part.to_empty(device=device)
         if recipe.architecture.tied_embeddings:
             # One parameter again, of two that ``to_empty`` made.
-            assert model.output is not None and model.embedding is not None
+            assert model.output is not None
+            assert model.embedding is not None
             model.output.weight = model.embedding.weight
         rest = torch.nn.Module()
         for name, part in model.named_children():
@@ -200,7 +203,7 @@ class FSDPSystem(TrainingSystem):
 
     def _microbatches(self, batch: Tensor) -> list[Tensor]:
         mine = share(batch, self.rank, self.ranks.world).to(self.ranks.device)
-        return list(mine.split(self.recipe.sequences_per_microbatch(self.ranks.world)))
+        return list(torch.split(mine, self.recipe.sequences_per_microbatch(self.ranks.world)))
 
     def _loss(self, part: Tensor) -> Tensor:
         logits = self.model(part[:, :-1])

@@ -9,13 +9,14 @@ import torch
 import torch.distributed as dist
 
 from ciera_piper_core.pipeline.executor import Executor, Microbatch
-from ciera_piper_core.pipeline.stages import stage_module
 from ciera_piper_core.ranges import region
 from ciera_piper_core.training.batches import share
 from ciera_piper_core.training.build import DTYPES
 from ciera_piper_core.training.health import NonFiniteError, first_non_finite
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from ciera_piper_core.models.transformer import Transformer
@@ -30,19 +31,25 @@ class PipelinedPass:
 
     Attributes:
         executor: of this rank's stages.
-        stages: their modules, by number.
     """
 
-    def __init__(self, model: Transformer, recipe: Recipe, plan: PipelinePlan, ranks: Ranks, mesh: RankMesh) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        stages: Mapping[int, torch.nn.Module],
+        recipe: Recipe,
+        plan: PipelinePlan,
+        ranks: Ranks,
+        mesh: RankMesh,
+    ) -> None:
         """
         Args:
             model: this rank's part of the plain one.
+            stages: its stages, by number; parts of ``model``.
             mesh: with axes ``pp``, ``dp`` and ``ep``.
         """
-        self._model, self._recipe, self._plan, self._ranks = model, recipe, plan, ranks
+        self._model, self._recipe, self._ranks = model, recipe, ranks
         self._width, self._data = plan.mesh.data_width, mesh.index("dp", "ep")
-        rank = mesh.coordinate("pp")
-        self.stages = {stage: stage_module(model, plan.stages, stage) for stage in plan.stages.of_rank[rank]}
         architecture = recipe.architecture
         shape = Microbatch(
             recipe.sequences_per_microbatch(self._width),
@@ -52,7 +59,7 @@ class PipelinedPass:
             DTYPES[recipe.precision],
         )
         self.executor = Executor(
-            self.stages,
+            stages,
             plan.stages,
             plan.schedule,
             recipe.microbatches,

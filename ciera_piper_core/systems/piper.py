@@ -12,7 +12,7 @@ from ciera_piper_core.alltoall import make_all_to_all
 from ciera_piper_core.alltoall.flat_dispatch import FlatDispatch
 from ciera_piper_core.models.initialisation import initialise
 from ciera_piper_core.moe.expert_parallel import ExpertParallel
-from ciera_piper_core.pipeline.stages import keep_rank
+from ciera_piper_core.pipeline.stages import keep_rank, stage_module
 from ciera_piper_core.systems.expert_keys import joined
 from ciera_piper_core.systems.pipeline_plan import OPTIONS, PipelinePlan
 from ciera_piper_core.systems.pipelined_pass import PipelinedPass
@@ -41,6 +41,7 @@ class PiperSystem(ReplicatedSystem):
 
     Attributes:
         plan: mesh, schedule, stages, all-to-all.
+        stages: modules of this rank's stages, by number; parts of ``model``.
         passes: of a step through the pipeline.
     """
 
@@ -50,6 +51,7 @@ class PiperSystem(ReplicatedSystem):
     zero_stages: ClassVar[tuple[int, ...]] = (0,)
 
     plan: PipelinePlan
+    stages: dict[int, Transformer]
     passes: PipelinedPass
 
     @classmethod
@@ -60,7 +62,7 @@ class PiperSystem(ReplicatedSystem):
     def __init__(self, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> None:
         super().__init__(recipe, ranks, options)
         self.layout = replace(self.layout, pp=self.plan.mesh.pp)
-        self.passes = PipelinedPass(self.model, recipe, self.plan, ranks, self.mesh)
+        self.passes = PipelinedPass(self.model, self.stages, recipe, self.plan, ranks, self.mesh)
 
     def parallelise(self, model: Transformer) -> None:
         """This rank's stages, and of their experts its own."""
@@ -103,11 +105,7 @@ class PiperSystem(ReplicatedSystem):
         return self.passes.evaluate(batch)
 
     def whole(self, local: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        mine: dict[str, Tensor] = {}
-        if self.mesh.coordinate("dp") == 0:
-            for name, tensor in local.items():
-                if self.is_expert(name) or self.data_rank == 0:
-                    mine |= self.logical(name, tensor)
+        mine = {key: part for name, tensor in local.items() for key, part in self._to_show(name, tensor).items()}
         mine = {key: part.detach().to("cpu", torch.float32, copy=True) for key, part in mine.items()}
         everyone: list[Any] | None = [None] * self.ranks.world if self.mesh.rank == 0 else None
         dist.gather_object(mine, everyone, group=self.ranks.group, group_dst=0)
@@ -117,6 +115,17 @@ class PiperSystem(ReplicatedSystem):
         super().close()
         if self._tie is not None:
             dist.destroy_process_group(self._tie)
+
+    def _fill(self, model: Transformer) -> None:
+        super()._fill(model)
+        # Parts of the model as it is with memory: what is on the meta device has other parameters.
+        held = self.plan.stages.of_rank[self.mesh.coordinate("pp")]
+        self.stages = {stage: stage_module(model, self.plan.stages, stage) for stage in held}
+
+    def _to_show(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
+        """What this rank gives of a parameter when it is put together on rank 0, by key: each part once."""
+        first = self.mesh.coordinate("dp") == 0 if self.is_expert(name) else self.data_rank == 0
+        return self.logical(name, tensor) if first else {}
 
     def _tied_copy(self, name: str) -> bool:
         return self._tie is not None and name in (EMBEDDING, OUTPUT)

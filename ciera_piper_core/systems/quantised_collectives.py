@@ -1,4 +1,4 @@
-"""ZeRO++'s two collectives for FSDP2: an Allgather of int8 weights, and a reduce-scatter of int4 gradients in two levels.
+"""ZeRO++'s two collectives for FSDP2: an Allgather of int8 weights, a reduce-scatter of int4 gradients in two levels.
 
 Both compute in float32 between the exchanges, where DeepSpeed's kernels use float16; and a level with
 one rank or one node is left out, where DeepSpeed quantises once more for nobody. Otherwise group
@@ -116,8 +116,9 @@ class NodeGroups:
         everyone = dist.get_process_group_ranks(ranks)
         mine = dist.get_rank(ranks)
         rails = tuple(zip(*placement.nodes, strict=True))
-        node, rail_of = sorted(placement.nodes[placement.node_of(mine)]), {one: sorted(rail) for rail in rails for one in rail}
         # Torch orders a group's ranks; rows go in the same order.
+        node = sorted(placement.nodes[placement.node_of(mine)])
+        rail_of = {one: sorted(rail) for rail in rails for one in rail}
         self.owners = tuple(tuple(rail_of[peer]) for peer in node)
         self._made: list[Any] = []
         self.internal: Any = None

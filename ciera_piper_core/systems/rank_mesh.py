@@ -56,9 +56,7 @@ class RankMesh:
         fixed = [name for name in self.sizes if name not in axes]
         mine = [self.coordinate(name, rank) for name in fixed]
         return tuple(
-            other
-            for other in range(self._ranks.world)
-            if [self.coordinate(name, other) for name in fixed] == mine
+            other for other in range(self._ranks.world) if [self.coordinate(name, other) for name in fixed] == mine
         )
 
     def size(self, *axes: str) -> int:

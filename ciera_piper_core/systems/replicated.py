@@ -12,7 +12,7 @@ the gradient of all tokens of their expert-parallel group, and are summed over t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -30,7 +30,7 @@ from ciera_piper_core.systems.system import Layout, Option, TrainingSystem
 from ciera_piper_core.training.batches import share
 from ciera_piper_core.training.build import DTYPES, empty_model
 from ciera_piper_core.training.gradient_norm import Spread, clip_factor, gradient_norm, scale_gradients
-from ciera_piper_core.training.health import check_batch, require_finite, require_finite_norm
+from ciera_piper_core.training.health import NonFiniteError, check_batch, first_non_finite, require_finite_norm
 from ciera_piper_core.training.loss_scaling import LossScaler
 from ciera_piper_core.training.optimizer import MasterWeights
 
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from ciera_piper_core.models.transformer import Transformer
     from ciera_piper_core.systems.system import Ranks
     from ciera_piper_core.training.recipe import Recipe
+
+NOWHERE = ("the loss", "value")
+"""What ``first_non_finite`` says where neither weights nor outputs are to blame."""
 
 
 class Migration(Protocol):
@@ -228,8 +231,8 @@ class ReplicatedSystem(TrainingSystem):
         for name, gradient in self.gradients.finish().items():
             self.masters.masters[name].grad = gradient.to(self.masters.masters[name].dtype)
         mean = self._mean_over_ranks(total / len(parts))
-        if not self.scaler.dynamic:
-            require_finite(mean, self.steps, self.model, lambda: self._forward_only(parts))
+        if not self.scaler.dynamic and not math.isfinite(mean):
+            self._stop(parts)
         return mean
 
     def update(self) -> float:
@@ -336,6 +339,17 @@ class ReplicatedSystem(TrainingSystem):
             for part in parts:
                 total += self.loss(part)
         return total
+
+    def _stop(self, parts: Sequence[Tensor]) -> NoReturn:
+        """Find out where the loss went wrong, and stop with the same words on all ranks (collective)."""
+        # Weights first, on all ranks: one that has found its own must not leave the others in a forward pass.
+        for run in (None, lambda: self._forward_only(parts)):
+            found = first_non_finite(self.model, run)
+            everyone: list[Any] = [None] * self.ranks.world
+            dist.all_gather_object(everyone, found, group=self.ranks.group)
+            if named := [one for one in everyone if one[1] != NOWHERE[1]]:
+                raise NonFiniteError(self.steps, *named[0])
+        raise NonFiniteError(self.steps, *NOWHERE)
 
     def _mean_over_ranks(self, mine: Tensor) -> float:
         with region("loss"):

@@ -16,7 +16,6 @@ from ciera_piper_core.moe.tensor_experts import TensorExpertParallel
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.replicated import ReplicatedSystem, chosen_ep
 from ciera_piper_core.systems.system import Option
-from ciera_piper_core.training.build import DTYPES
 from ciera_piper_core.training.gradient_norm import Spread, gradient_norm
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ciera_piper_core.models.tensor_cuts import Cut
     from ciera_piper_core.models.transformer import Transformer
     from ciera_piper_core.moe.expert_parallel import ExpertParallel
-    from ciera_piper_core.systems.system import Ranks
     from ciera_piper_core.training.recipe import Recipe
 
 
@@ -151,7 +149,7 @@ class TedSystem(ReplicatedSystem):
         # In front, the dimension that is cut is one of rows, which can be gathered.
         rows = local.detach().movedim(cut.dim, 0).contiguous()
         counts = tuple(sum(len(one) for one in held) for held in cut.ranges)
-        parts = all_rows(rows, ranks, counts).split(counts)
+        parts = torch.split(all_rows(rows, ranks, counts), list(counts))
         return cut.whole([part.movedim(0, cut.dim) for part in parts])
 
     def _own_part(self, key: str, value: Tensor) -> Tensor:
@@ -173,4 +171,4 @@ def _whole_shape(local: Tensor, cut: Cut) -> tuple[int, ...]:
 def _refusal(recipe: Recipe, tp: int) -> str | None:
     if tp > 1 and recipe.optimizer == "adafactor":
         return f"adafactor keeps means over rows and columns of whole matrices, which tp={tp} cuts; use adam, or tp=1"
-    return cut_refusal(recipe.architecture, tp, DTYPES[recipe.precision].itemsize)
+    return cut_refusal(recipe.architecture, tp)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Shard
 from ciera_piper_core.models.attention import CausalAttention
 from ciera_piper_core.models.feed_forward import RoutedExperts
 from ciera_piper_core.ranges import region
-from ciera_piper_core.systems.deepspeed_engine import MOMENTS, DeepSpeedSystem, adam_state, adamw
+from ciera_piper_core.systems.deepspeed_engine import MASTER, MOMENTS, DeepSpeedSystem, adam_state, adamw
 from ciera_piper_core.systems.system import Layout, Option
 from ciera_piper_core.training.build import build_model
 
@@ -111,13 +111,12 @@ class Zero3System(DeepSpeedSystem):
         return self._on_rank_0(safe_get_full_grad, 1 / self.loss_scale)
 
     def state_dict(self) -> dict[str, Any]:
-        parts = {
-            f"{name}.{key}": self._sharded(weight, self._part(weight, key))
-            for name, weight in self._parameters().items()
-            for key in ("", *MOMENTS)
-        }
         return {
-            "weights": {name.removesuffix("."): part for name, part in parts.items()},
+            "weights": {
+                f"{name}.{key}": self._sharded(weight, self._part(weight, key))
+                for name, weight in self._parameters().items()
+                for key in (MASTER, *MOMENTS)
+            },
             "adam_steps": float(self._adam(0)["step"]),
             "buffers": self.buffers(),
             "scaler": self.scaler_state(),
@@ -128,9 +127,8 @@ class Zero3System(DeepSpeedSystem):
         optimizer = self.engine.optimizer
         with torch.no_grad():
             for name, weight in self._parameters().items():
-                for key in ("", *MOMENTS):
-                    own = self._part(weight, key)
-                    own.copy_(state["weights"][f"{name}.{key}".removesuffix(".")].to_local())
+                for key in (MASTER, *MOMENTS):
+                    self._part(weight, key).copy_(state["weights"][f"{name}.{key}"].to_local())
             for name, buffer in self.buffers().items():
                 buffer.copy_(state["buffers"][name])
             for number in range(len(optimizer.fp32_partitioned_groups_flat)):
@@ -151,11 +149,11 @@ class Zero3System(DeepSpeedSystem):
         optimizer = self.engine.optimizer
         return adam_state(optimizer.optimizer, optimizer.fp32_partitioned_groups_flat[group])
 
-    def _part(self, weight: Any, key: str = "") -> Tensor:
+    def _part(self, weight: Any, key: str = MASTER) -> Tensor:
         """This rank's part of a parameter's master or moment, flat, without padding: a view."""
         optimizer = self.engine.optimizer
         group, offset, _ = optimizer.grad_position[optimizer.get_param_id(weight)]
-        flat = self._adam(group)[key] if key else optimizer.fp32_partitioned_groups_flat[group]
+        flat = optimizer.fp32_partitioned_groups_flat[group] if key == MASTER else self._adam(group)[key]
         each = weight.ds_tensor.numel()
         return flat.detach().narrow(0, offset, max(0, min(each, weight.ds_numel - self.rank * each)))
 

@@ -127,9 +127,7 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _corpus(
-    texts: dict[str, bytes], source: str, encode: Callable[[str], Sequence[int]] | None, vocab: int
-) -> Corpus:
+def _corpus(texts: dict[str, bytes], source: str, encode: Callable[[str], Sequence[int]] | None, vocab: int) -> Corpus:
     if not texts:
         raise ValueError(f"{source}: no text to learn from")
     # By hashes of names: the order in which a file system lists them does not matter. Large files come last.

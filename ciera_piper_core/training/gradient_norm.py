@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from ciera_piper_core.alltoall.counts import group_device
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -43,6 +45,8 @@ def gradient_norm(parts: Sequence[Spread]) -> float:
     total = 0.0
     for part in parts:
         squares = _sum_of_squares(part.gradients)
+        if part.groups and not part.gradients:
+            squares = squares.to(group_device(part.groups[0]))
         for group in part.groups:
             dist.all_reduce(squares, group=group)
         total += float(squares)

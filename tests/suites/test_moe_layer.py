@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 from bench.suite import PRESETS, Case, Context, Site
 from ciera_piper_core.alltoall.dispatch import Dispatched
@@ -19,6 +18,8 @@ from tests.gloo_world import run_world
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import torch
 
 SUITE = MoeLayerSuite()
 HIDDEN = 32
@@ -123,7 +124,7 @@ def test_weights_that_are_left_out_are_found(tmp_path: Path) -> None:
     def broken(workload: Any) -> None:
         combine = Dispatched.combine
         # Doubled, as if the choices' weights were not made to sum to 1.
-        Dispatched.combine = lambda self, rows: combine(self, rows * 2)  # type: ignore[method-assign]
+        Dispatched.combine = lambda self, outputs: combine(self, outputs * 2)  # type: ignore[method-assign]
 
     assert min(wrong(tmp_path, case_of(direction="forward"), broken=broken)) > 100
 

@@ -108,10 +108,10 @@ def test_a_wrong_number_of_experts_and_a_sharded_parameter_are_refused(tmp_path:
         initialise(Transformer(ARCHITECTURE, dtype=torch.float32), 4, experts_of=lambda name: [0, 1])
 
     def body(context: object) -> None:
-        mesh = DeviceMesh("cpu", torch.arange(1))
+        mesh = DeviceMesh("cpu", torch.arange(2))
         part = torch.nn.Module()
         part.weight = torch.nn.Parameter(distribute_tensor(torch.empty(4, 4), mesh))
         with pytest.raises(ValueError, match="weight is sharded already: initialise before sharding"):
             initialise(part, 4)
 
-    run_world(1, body, tmp_path)
+    run_world(2, body, tmp_path)

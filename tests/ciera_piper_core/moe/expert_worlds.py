@@ -11,13 +11,13 @@ import torch.distributed as dist
 from ciera_piper_core.alltoall import make_all_to_all
 from ciera_piper_core.alltoall.dedup import DedupDispatch
 from ciera_piper_core.alltoall.flat_dispatch import FlatDispatch
-from ciera_piper_core.alltoall.placement import Placement
 from ciera_piper_core.models.architecture import Experts
 from ciera_piper_core.models.feed_forward import RoutedExperts
 
 if TYPE_CHECKING:
     from bench.suite import Context
     from ciera_piper_core.alltoall.dispatch import Dispatcher
+    from ciera_piper_core.alltoall.placement import Placement
 
 HIDDEN, FFN, EXPERTS = 16, 24, 8
 SEQUENCE = 12

@@ -40,7 +40,9 @@ def buffers(
     return CapacityBuffers(layer, group, way, table, capacity_factor=capacity_factor, degrees=degrees)
 
 
-@pytest.mark.parametrize(("algorithm", "degree", "matrices"), [("flat", 1, 3), ("two_phase", 2, 2), ("two_phase", 4, 3)])
+@pytest.mark.parametrize(
+    ("algorithm", "degree", "matrices"), [("flat", 1, 3), ("two_phase", 2, 2), ("two_phase", 4, 3)]
+)
 def test_with_room_for_all_nothing_differs_from_the_plain_layer(
     tmp_path: Path, algorithm: str, degree: int, matrices: int
 ) -> None:
@@ -140,7 +142,7 @@ def test_a_backward_pass_that_computes_anew_cuts_as_before(tmp_path: Path) -> No
 
 def test_a_negative_factor_is_refused(tmp_path: Path) -> None:
     def body(context: Context) -> None:
-        with pytest.raises(ValueError, match="0 .room for all. or more, not -1"):
+        with pytest.raises(ValueError, match=r"0 \(room for all\) or more, not -1"):
             buffers(context, plain_layer(), algorithm="flat", capacity_factor=-1)
 
     run_world(2, body, tmp_path)

@@ -14,9 +14,7 @@ from ciera_piper_core.moe.router import Router
 from ciera_piper_core.training.recipe import ROUTERS, Routing
 
 
-def make(
-    top_k: int, dtype: torch.dtype = torch.float32, routing: Routing | None = None
-) -> tuple[Router, torch.Tensor]:
+def make(top_k: int, dtype: torch.dtype = torch.float32, routing: Routing | None = None) -> tuple[Router, torch.Tensor]:
     generator = torch.Generator().manual_seed(10)
     router = Router(6, top_k, 16, dtype=dtype, routing=routing)
     with torch.no_grad():

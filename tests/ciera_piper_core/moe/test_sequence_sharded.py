@@ -1,4 +1,4 @@
-"""Tests of sequence-sharded expert blocks: ranks with the same tokens get the plain layer's results and whole gradients."""
+"""Tests of sequence-sharded expert blocks: ranks with the same tokens get the plain layer's results and gradients."""
 
 from __future__ import annotations
 

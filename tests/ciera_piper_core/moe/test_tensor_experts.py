@@ -54,7 +54,7 @@ def worst(
         idle: a data rank without tokens.
     """
     assert context.group.data is not None
-    world, rank = context.group.world, context.group.rank
+    world = context.group.world
     ranks = Ranks(context.group.data, even_placement(world, world), torch.device("cpu"))
     mesh = RankMesh(ranks, {"ep": world // tp, "tp": tp})
     ep, group = mesh.coordinate("ep"), mesh.group("ep")

@@ -1,4 +1,4 @@
-"""Tests of the fsdp system: the plain model's losses and gradients, microbatches, clipping, state, and what stops it."""
+"""Tests of system fsdp: the plain model's losses and gradients, microbatches, clipping, state, and what stops it."""
 
 from __future__ import annotations
 

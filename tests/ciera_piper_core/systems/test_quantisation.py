@@ -1,4 +1,4 @@
-"""Tests of block quantisation: errors within their bounds, and the formulas of DeepSpeed's kernels and of its Python."""
+"""Tests of block quantisation: errors within their bounds, the formulas of DeepSpeed's kernels and of its Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of ZeRO++'s collectives: sums and gathers within the bounds of their formulas, alike on all ranks, and small."""
+"""Tests of ZeRO++'s collectives: sums and gathers within the bounds of their formulas, alike on all ranks, small."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_a_reduce_scatter_is_within_its_bound(tmp_path: Path, placement: Placeme
         assert torch.allclose(mean.float() * 4, out.float(), rtol=2 * torch.finfo(dtype).eps)
         # What is not quantised is exact but for the order of sums.
         vector = slice(96, 104)
-        assert torch.allclose(out[vector].float(), mine.sum(0)[vector], rtol=1e-2 if dtype is not torch.float32 else 1e-5)
+        assert torch.allclose(
+            out[vector].float(), mine.sum(0)[vector], rtol=1e-2 if dtype is not torch.float32 else 1e-5
+        )
         nodes.close()
         return float(error.sum()), float(bound.sum()), reduce.sent_bytes, reduce.plain_bytes
 
@@ -93,9 +95,7 @@ def test_vectors_and_matrices_are_told_apart_and_the_message_is_as_long_as_count
 
 @pytest.mark.parametrize("block", [0, 16])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_gather_is_within_its_bound_and_the_same_on_all_ranks(
-    tmp_path: Path, dtype: torch.dtype, block: int
-) -> None:
+def test_a_gather_is_within_its_bound_and_the_same_on_all_ranks(tmp_path: Path, dtype: torch.dtype, block: int) -> None:
     shards = torch.randn(3, 1001, generator=torch.Generator().manual_seed(2)).to(dtype)
 
     def body(context: Context) -> torch.Tensor:

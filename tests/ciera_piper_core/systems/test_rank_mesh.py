@@ -30,7 +30,7 @@ def test_neighbours_on_the_last_axis_are_neighbours_in_rank(tmp_path: Path) -> N
         # Sums tell who is in a group.
         sums = []
         for axes in (("ep",), ("dp",), ("dp", "ep"), ("tp",)):
-            one = torch.tensor([10 ** context.group.rank])
+            one = torch.tensor([10**context.group.rank])
             dist.all_reduce(one, group=mesh.group(*axes))
             sums.append(int(one))
             assert dist.get_rank(mesh.group(*axes)) == mesh.index(*axes)
