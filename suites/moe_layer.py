@@ -20,6 +20,7 @@ from ciera_piper_core.training.recipe import ROUTERS
 from suites.alltoall import DEDUP, HIERARCHICAL, OVER_FLAT
 from suites.communication import RANKS, WORKING_BYTES
 from suites.compute import DIRECTION, DTYPE, direction_factor, item_bytes
+from suites.training_peak import DTYPES, peak_flops_per_second, source_of_peak
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ MEASURED = (
 )
 
 
-class MoeLayerSuite(Suite):
+class MoELayerSuite(Suite):
     """The first layer of a model that has routed experts, by all-to-all algorithm and router."""
 
     name: ClassVar[str] = "moe_layer"
@@ -137,12 +138,10 @@ class MoeLayerSuite(Suite):
 
     def placed_params(self, case: Case, site: Site) -> Mapping[str, Value]:
         """The FLOP convention, where the peak is from, and the cores of a rank on a CPU."""
-        from suites.matmul_rate import peak_source
-
         threads = site.cores if site.device == "cpu" else 0
         return {
             "convention": CONVENTION,
-            "peak": peak_source(site, case["dtype"]),
+            "peak": source_of_peak(site.device),
             "threads": threads,
             "seed": site.seed,
         }
@@ -179,12 +178,10 @@ class MoeLayerSuite(Suite):
         return int(weights + 2 * received * row * item + 6 * 8 * one) + WORKING_BYTES
 
     def setup(self, case: Case, context: Context) -> Workload:
-        from suites.matmul_rate import peak_of_ranks
         from suites.moe_layer_pass import LayerPass
 
-        ranks = int(case["ranks"])
         layer, hidden = layer_of(case)
-        work = replace(layer_work(case), peak_flops_per_second=peak_of_ranks(context, case["dtype"]) / ranks)
+        work = replace(layer_work(case), peak_flops_per_second=peak_of_a_rank(case, context))
         if peak := context.site.peak_tflops.get(case["dtype"]):
             work.ceilings["throughput"] = peak
         return LayerPass(case, context, layer, hidden, work)
@@ -198,6 +195,16 @@ def layer_of(case: Case) -> tuple[Layer, int]:
     """
     architecture = scale(catalogue.load(case["model"]), case["scale"])
     return architecture.moe_layer, architecture.hidden
+
+
+def peak_of_a_rank(case: Case, context: Context) -> float | None:
+    """FLOP/s of one rank on average (collective at first, then remembered); None where it is not known."""
+    key = f"moe_layer/peak/{case['dtype']}"
+    if key not in context.scratch:
+        precision = next(short for short, dtype in DTYPES.items() if dtype == case["dtype"])
+        context.scratch[key] = peak_flops_per_second(context, precision)
+    of_all: float | None = context.scratch[key]
+    return None if of_all is None else of_all / int(case["ranks"])
 
 
 def layer_work(case: Case) -> Work:

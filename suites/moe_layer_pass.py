@@ -28,7 +28,7 @@ from suites.tensors import fill, torch_dtype
 if TYPE_CHECKING:
     from bench.definitions import Work
     from bench.suite import Case, Context
-    from ciera_piper_core.alltoall.dispatch import Dispatcher
+    from ciera_piper_core.alltoall.dispatch import Dispatched, Dispatcher
     from ciera_piper_core.alltoall.placement import Placement
     from ciera_piper_core.models.architecture import Layer
 
@@ -37,6 +37,22 @@ EXPERTS = "routed_experts.experts."
 
 GRADIENT_GROUP = "moe_layer/gradient_group"
 """Key in ``Context.scratch``."""
+
+
+class _Chosen:
+    """The dispatcher of the next pass: a layer keeps the one that it was made with."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+
+    def dispatch(
+        self,
+        tokens: torch.Tensor,
+        expert_rank_of_choice: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> Dispatched:
+        return self.dispatcher.dispatch(tokens, expert_rank_of_choice, weights, labels)
 
 
 class LayerPass(Workload):
@@ -66,7 +82,8 @@ class LayerPass(Workload):
         self._flat = _dispatcher("flat", group, placement)
         self._own = self._flat if case["algorithm"] == "flat" else _dispatcher(case["algorithm"], group, placement)
         table = contiguous_table(len(plain.router.weight), context.group.world, uneven=True)
-        self._experts = ExpertParallel(plain, group, self._own, table)
+        self._chosen = _Chosen(self._own)
+        self._experts = ExpertParallel(plain, group, self._chosen, table)
         self.layer.routed_experts = self._experts
         self.layer.to_empty(device=device)
         initialise(self.layer, seed, experts_of=lambda _name: self._experts.local_experts)
@@ -90,11 +107,11 @@ class LayerPass(Workload):
         self._oracle = LayerOracle(self.layer, seed, context.group.gather_objects)
 
     def run(self) -> None:
-        self._experts.dispatcher = self._own
+        self._chosen.dispatcher = self._own
         self._pass(self._upstream)
 
     def _run_flat(self) -> None:
-        self._experts.dispatcher = self._flat
+        self._chosen.dispatcher = self._flat
         self._pass(self._upstream)
 
     def _pass(self, upstream: torch.Tensor) -> None:
@@ -123,7 +140,7 @@ class LayerPass(Workload):
         if self._backward:
             kept = torch.zeros_like(self._upstream)
             kept[:, positions] = self._upstream[:, positions]
-            self._experts.dispatcher = self._own
+            self._chosen.dispatcher = self._own
             self._pass(kept)
             wrong += self._oracle.wrong_gradients(self._input.detach(), kept, self.gradients, positions)
         return wrong

@@ -102,7 +102,7 @@ class TrainingWorkload(ComparableWorkload):
             return
         self._peak_bytes = max(self._context.group.gather_objects(self._memory.added_bytes))
         self._validation = [self._validate()]
-        self._anatomy = look_into(self._system, self._looked_into, LOOKED_INTO, self._context)
+        self._anatomy = look_into(self._looked_into, LOOKED_INTO, self._context)
 
     def check(self) -> int:
         """Steps whose loss is not finite, or is too far from the plain model's where that fits on one rank."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.comparison.contract import largest_difference
+from bench.comparison.speedup import Speedup, speedup_of
 from bench.comparison.turns import right_record
 from bench.definitions import SERIES_DIFFERENCE, SPEEDUP, SPEEDUP_BOUND
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK
 from bench.measure.rounds import block_agreement
 from bench.measure.runner import placed_case, timed_rows, unmeasured_rows
 from bench.measure.sampling import Timing
-from bench.stats.pairs import Pair, Samples, compare
 from bench.store.row import Row, utc_now
 from bench.suite import Metric
 
@@ -24,22 +24,6 @@ if TYPE_CHECKING:
     from bench.comparison.request import ComparisonRequest
     from bench.store.row import Status
     from bench.suite import ComparableSuite
-
-
-@dataclass(frozen=True)
-class Speedup:
-    """How much faster a side is than the reference.
-
-    Attributes:
-        value: duration of the reference over that of the side. low, high: its 95 % interval; zero and
-            infinite where there are too few turns.
-        ratios: the same of the two medians of each turn, in order.
-    """
-
-    value: float
-    low: float
-    high: float
-    ratios: tuple[float, ...]
 
 
 @dataclass
@@ -94,15 +78,7 @@ class Outcome:
         reference = self.reference
         if record.ending or reference.ending or record is reference or not self.seconds(record):
             return None
-        theirs, mine = self.seconds(reference), self.seconds(record)
-        pair = Pair(
-            record.label, Samples.from_blocks(theirs), Samples.from_blocks(mine), interleaved=not self.request.apart
-        )
-        found = compare([pair])[0]
-        if found.way is None:
-            return None
-        ratios = tuple(float(np.median(their) / np.median(my)) for their, my in zip(theirs, mine, strict=True))
-        return Speedup(math.exp(-found.shift), math.exp(-found.high), math.exp(-found.low), ratios)
+        return speedup_of(self.seconds(reference), self.seconds(record), by_turns=not self.request.apart)
 
     def rows_of(self, record: Record) -> list[Row]:
         """The rows of a side, stored or to be."""

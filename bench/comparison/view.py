@@ -13,8 +13,9 @@ from bench.report.formatting import number, percent, unit_sign
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from bench.comparison.outcome import Outcome, Speedup
+    from bench.comparison.outcome import Outcome
     from bench.comparison.processes import Record
+    from bench.comparison.speedup import Speedup
     from bench.store.row import Row
     from bench.suite import Agreement, Value
 
@@ -113,7 +114,7 @@ def value_text(value: float, unit: str) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as people write them."""
-    if seconds >= 1:
+    if seconds >= 1 or seconds == 0:
         return f"{number(seconds)} s"
     return f"{number(seconds * 1e3)} ms" if seconds >= 1e-3 else f"{number(seconds * 1e6)} µs"
 

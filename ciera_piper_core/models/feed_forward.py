@@ -118,7 +118,8 @@ class RoutedExperts(torch.nn.Module):
             if self.router.drops:
                 by_expert, order = _without_dropped(by_expert, order, counts)
             sources = order // choices
-            rows, weights = tokens.index_select(0, sources), routes.weights.flatten().index_select(0, order)
+            rows: Tensor = _Copies.apply(tokens, sources)  # type: ignore[no-untyped-call]
+            weights = routes.weights.flatten().index_select(0, order)
         with region("moe.experts"):
             if counts is None:
                 expert = torch.arange(self.router.experts, device=x.device)
@@ -148,6 +149,24 @@ def _without_dropped(by_expert: Tensor, order: Tensor, counts: Sequence[int] | N
     return by_expert[len(by_expert) - kept :], order[len(order) - kept :]
 
 
+class _Copies(torch.autograd.Function):
+    """The rows of tokens, once for each choice. Written out, because torch's ``index_select`` would mark no region."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, sources: Tensor) -> Tensor:
+        ctx.save_for_backward(sources)
+        ctx.tokens = len(tokens)
+        return tokens.index_select(0, sources)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (sources,) = ctx.saved_tensors
+        (gradient,) = gradients
+        with region("moe.dispatch"):
+            return gradient.new_zeros(ctx.tokens, gradient.shape[1]).index_add_(0, sources, gradient), None
+
+
 class _Combine(torch.autograd.Function):
     """Sum of the rows of each token. Written out, because torch's ``index_add`` would keep the rows."""
 
@@ -160,7 +179,8 @@ class _Combine(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (sources,) = ctx.saved_tensors
-        return gradients[0].index_select(0, sources), None, None
+        with region("moe.combine"):
+            return gradients[0].index_select(0, sources), None, None
 
 
 def _has_data(tensor: Tensor) -> bool:

@@ -131,28 +131,27 @@ INNER_DIMENSION = {"up": -2, "gate": -2, "down": -1}
 """Of a feed-forward block's matrices, and of a stack of experts': the inner width's."""
 
 INNER_UNITS = (8, 4, 2, 1)
-"""The inner width is cut between blocks of the first of these that divides it: 8 elements of 16 bits are the 16
-bytes of which the grouped product wants rows to be a multiple."""
+"""The inner width is cut between blocks of one of these sizes, the largest that will do. 8 elements of 16 bits are
+16 bytes, of which the grouped product wants the rows of experts to be a multiple."""
 
 
-def inner_shares(width: int, ranks: int) -> tuple[int, ...]:
+def inner_shares(width: int, ranks: int, *, grouped: bool) -> tuple[int, ...]:
     """The inner width of each rank, as even as whole blocks can be; the first have one block more.
+
+    Args:
+        grouped: of experts: their blocks are no smaller than need be.
 
     Raises:
         ValueError: fewer blocks than ranks.
     """
-    unit = next(unit for unit in INNER_UNITS if width % unit == 0)
+    units = [unit for unit in INNER_UNITS if width % unit == 0]
+    unit = units[0] if grouped else next((unit for unit in units if width // unit >= ranks), 1)
     each, more = divmod(width // unit, ranks)
     if not each:
         raise ValueError(f"an inner width of {width} has {width // unit} blocks of {unit}, too few for {ranks} ranks")
     return tuple((each + (rank < more)) * unit for rank in range(ranks))
 
 
-def feed_forward_cuts(ffn: int, ranks: int, matrices: Sequence[str]) -> dict[str, Cut]:
-    """Of the matrices of a feed-forward block, or of a stack of them, by the inner width.
-
-    Raises:
-        ValueError: it has too few blocks.
-    """
-    shares = inner_shares(ffn, ranks)
+def feed_forward_cuts(shares: Sequence[int], matrices: Sequence[str]) -> dict[str, Cut]:
+    """Of the matrices of a feed-forward block, or of a stack of them, by the inner width."""
     return {name: share_cut(INNER_DIMENSION[name], shares) for name in matrices}

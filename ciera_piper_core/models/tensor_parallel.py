@@ -44,12 +44,12 @@ def cut_refusal(architecture: Architecture, ranks: int) -> str | None:
                     f"layer {number}: {shape.heads} heads with {shape.kv_heads} key/value heads do not divide over"
                     f" tp={ranks}; choose a tp that divides them"
                 )
-        widths = [layer.dense.ffn] if layer.dense else []
-        if layer.experts is not None:
-            widths += [width for width in (layer.experts.shared_ffn, layer.experts.ffn) if width]
+        dense = layer.dense.ffn if layer.dense else 0
+        shared, routed = (layer.experts.shared_ffn, layer.experts.ffn) if layer.experts else (0, 0)
         try:
-            for width in widths:
-                inner_shares(width, ranks)
+            for width, grouped in ((dense, False), (shared, False), (routed, True)):
+                if width:
+                    inner_shares(width, ranks, grouped=grouped)
         except ValueError as error:
             return f"layer {number}: {error}; choose a smaller tp"
     return None
@@ -174,7 +174,7 @@ class CutFeedForward(FeedForward):
         """Take over this rank's part of ``plain``'s weights."""
         ffn, hidden = plain.up.shape
         matrices = 2 if plain.gate is None else 3
-        share = inner_shares(ffn, ranks.size)[ranks.rank]
+        share = inner_shares(ffn, ranks.size, grouped=False)[ranks.rank]
         super().__init__(hidden, share, matrices, dtype=plain.up.dtype, device="meta")
         self.ranks = ranks
         for name, cut in _feed_forward_cuts(plain, ranks).items():
@@ -234,7 +234,8 @@ def _cut_vocabulary(model: Transformer, ranks: TensorRanks, cuts: dict[str, Cut]
 
 def _feed_forward_cuts(block: FeedForward | grouped.Experts, ranks: TensorRanks) -> dict[str, Cut]:
     names = ("up", "down") if block.gate is None else ("up", "gate", "down")
-    return feed_forward_cuts(block.up.shape[-2], ranks.size, names)
+    # A stack of experts has a dimension more.
+    return feed_forward_cuts(inner_shares(block.up.shape[-2], ranks.size, grouped=block.up.dim() == 3), names)
 
 
 def _part(weight: Tensor, cut: Cut, ranks: TensorRanks) -> torch.nn.Parameter:

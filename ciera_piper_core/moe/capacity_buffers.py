@@ -125,7 +125,7 @@ class CapacityBuffers(ExpertParallel):
             buffer = tokens.new_zeros(rooms, tokens.shape[1]).index_copy(0, places, tokens.index_select(0, sources))
             # Part, rank, slot, room: each part is an exchange of equal shares.
             parts = buffer.view(degree, -1, tokens.shape[1]).unbind(0)
-            ways = [(Exchange(self.queue), Exchange(self.queue)) for _ in parts]
+            ways = [(Exchange(self.queue, "moe.dispatch"), Exchange(self.queue, "moe.combine")) for _ in parts]
             begun = [out.start(part) for (out, _), part in zip(ways, parts, strict=True)]
         back = []
         for (out, home), part in zip(ways, begun, strict=True):

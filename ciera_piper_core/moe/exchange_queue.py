@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from ciera_piper_core.ranges import region
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -75,8 +77,12 @@ class Exchange:
     requires one wherever gradients are recorded.
     """
 
-    def __init__(self, queue: ExchangeQueue) -> None:
-        self._queue = queue
+    def __init__(self, queue: ExchangeQueue, name: str) -> None:
+        """
+        Args:
+            name: of the region that its backward pass is marked as; who calls ``start`` and ``finish`` marks these.
+        """
+        self._queue, self.name = queue, name
         self._wait: Callable[[], None] | None = None
 
     def start(self, send: torch.Tensor) -> torch.Tensor:
@@ -93,7 +99,8 @@ class Exchange:
 
     def begin(self, send: torch.Tensor) -> torch.Tensor:
         """Begin one direction; the tensor is filled after ``end``."""
-        send = send.contiguous()
+        # Detached: the thread records gradients unless it has none to record.
+        send = send.detach().contiguous()
         out = torch.empty_like(send)
         self._wait = self._queue.submit(send, out)
         return out
@@ -115,7 +122,8 @@ class _Start(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         # The gradient is what _Finish has begun to receive.
-        context.exchange.end()
+        with region(context.exchange.name):
+            context.exchange.end()
         return gradient, None
 
 
@@ -129,4 +137,5 @@ class _Finish(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return context.exchange.begin(gradient), None
+        with region(context.exchange.name):
+            return context.exchange.begin(gradient), None

@@ -63,13 +63,19 @@ class ExpertParallel(RoutedExperts):
         # Not the plain module's: that would make all experts.
         torch.nn.Module.__init__(self)
         experts, ranks = len(plain.experts.up), dist.get_world_size(group)
-        self.group, self.dispatcher = group, dispatcher
+        self.group, self._dispatcher = group, dispatcher
         self.table = contiguous_table(experts, ranks) if table is None else table
         self._check_table(self.table, experts)
         self.router = plain.router
         self.experts = _part(plain.experts, self.local_experts)
         self.counts = torch.zeros(experts, dtype=torch.int64)
         self.traffic: DispatchTraffic | None = None
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """As given."""
+        assert self._dispatcher is not None, "a layer without dispatcher has its own through_experts"
+        return self._dispatcher
 
     @property
     def local_experts(self) -> tuple[int, ...]:
@@ -99,7 +105,6 @@ class ExpertParallel(RoutedExperts):
             ``(n, hidden)``: for each token the weighted sum of what its experts make of it.
         """
         with region("moe.dispatch"):
-            assert self.dispatcher is not None
             ranks, slots = self._places(routes.experts)
             arrived = self.dispatcher.dispatch(tokens, ranks, routes.weights, slots)
             self.traffic = arrived.traffic

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from ciera_piper_core.alltoall.dispatch import DROPPED
 from ciera_piper_core.moe.balance import AuxiliaryScale, attach, balance_loss
+from ciera_piper_core.ranges import region
 from ciera_piper_core.training.recipe import Routing
 
 if TYPE_CHECKING:
@@ -164,7 +165,9 @@ class Router(torch.nn.Module):
             weights = weights / weights.sum(-1, keepdim=True)
         # Without tokens there is nothing to balance, and the mean of nothing is no number.
         if self.bias is None and self.routing.balance_weight and len(probabilities):
-            loss = balance_loss(probabilities.unflatten(0, (batch, -1)), experts.unflatten(0, (batch, -1)))
+            loss = balance_loss(
+                torch.unflatten(probabilities, 0, (batch, -1)), torch.unflatten(experts, 0, (batch, -1))
+            )
             weights = attach(weights, self.routing.balance_weight * loss, self.auxiliary)
         if self.routing.kind == "capacity":
             weights, experts = self._drop(weights, experts, batch)
@@ -217,5 +220,6 @@ class _PreciseLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
-        of_x = (gradient @ weight.to(gradient.dtype)).to(x.dtype)
-        return of_x, (gradient.T @ x.to(gradient.dtype)).to(weight.dtype)
+        with region("moe.router"):
+            of_x = (gradient @ weight.to(gradient.dtype)).to(x.dtype)
+            return of_x, (gradient.T @ x.to(gradient.dtype)).to(weight.dtype)

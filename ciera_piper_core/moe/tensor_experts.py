@@ -74,7 +74,6 @@ class TensorExpertParallel(ExpertParallel):
         """Tokens to their experts and back (collective over both groups), see ``ExpertParallel.through_experts``."""
         ranks, at_home = self.tensor, self.tensor.shares(len(tokens))
         with region("moe.dispatch"):
-            assert self.dispatcher is not None
             expert_ranks, slots = self._places(routes.experts)
             if self.drops_duplicates:
                 mine = slice(sum(at_home[: ranks.rank]), sum(at_home[: ranks.rank + 1]))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class DeepSpeedMoESystem(DeepSpeedSystem):
     """DeepSpeed's engine at stage 1 or 2 over the plain model with ``deepspeed.moe.layer.MoE`` for its experts.
 
-    Neighbouring ranks share the experts. Stage 0 is not offered: without a ZeRO optimizer DeepSpeed clips each
-    rank's gradients by the norm of that rank's own experts, so that what all ranks hold grows apart.
+    Neighbouring ranks share the experts. Stage 0 is not offered: without a ZeRO optimizer DeepSpeed clips by
+    the mean of norms that each have one rank's experts in them, and not all, so it clips too little.
 
     Attributes:
         mesh: axes ``dp``, ``ep``.
@@ -163,7 +163,8 @@ class DeepSpeedMoESystem(DeepSpeedSystem):
         model.to_empty(device=device)
         if recipe.architecture.tied_embeddings:
             # One parameter again, of two that ``to_empty`` made.
-            assert model.output is not None and model.embedding is not None
+            assert model.output is not None
+            assert model.embedding is not None
             model.output.weight = model.embedding.weight
         shapes = [layer.experts for layer in recipe.architecture.layers if layer.experts is not None]
         for layer, experts in zip(routed, shapes, strict=True):
@@ -207,6 +208,8 @@ class DeepSpeedMoESystem(DeepSpeedSystem):
         """Make moments that a first step would make, and let DeepSpeed find parameters in them."""
         for _ in self._adams():
             pass
+        # It does so once, after the first group's first step: other groups had no moments to be found then.
+        self.engine.optimizer._hp_optimizer_states_linked = False
         self.engine.optimizer._lazy_init_hp_params_optimizer_state()
 
     def _on_rank_0(self, whole_of: Callable[[Any], Tensor], factor: float) -> dict[str, Tensor]:

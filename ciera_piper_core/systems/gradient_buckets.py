@@ -71,12 +71,12 @@ class GradientBuckets:
         self._views: dict[str, torch.Tensor] = {}
         for bucket in self._buckets:
             sizes = [self._parameters[name].numel() for name in bucket.names]
-            for name, part in zip(bucket.names, bucket.buffer.split(sizes), strict=True):
+            for name, part in zip(bucket.names, torch.split(bucket.buffer, sizes), strict=True):
                 self._views[name] = part.view(self._parameters[name].shape)
         self._taken: set[str] = set()
         self._is_last = False
         self._handles = [
-            weight.register_post_accumulate_grad_hook(self._hook(name))
+            weight.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
             for name, weight in self._parameters.items()
             if hooks
         ]

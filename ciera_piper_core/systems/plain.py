@@ -38,6 +38,7 @@ class Plain(TrainingSystem):
     name: ClassVar[str] = "plain"
     summary: ClassVar[str] = "one process, the whole batch: the reference"
     loss_tolerance: ClassVar[float] = 0.0
+    exact_as: ClassVar[str] = "plain"
 
     def __init__(self, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> None:
         if (why := self.refusal(recipe, ranks, options)) is not None:

@@ -330,7 +330,7 @@ class ReplicatedSystem(TrainingSystem):
 
     def _microbatches(self, batch: Tensor) -> list[Tensor]:
         mine = share(batch, self.data_rank, self.data_width).to(self.ranks.device)
-        return list(mine.split(self.recipe.sequences_per_microbatch(self.data_width)))
+        return list(torch.split(mine, self.recipe.sequences_per_microbatch(self.data_width)))
 
     def _forward_only(self, parts: Sequence[Tensor]) -> Tensor:
         """The sum of the microbatches' losses, float64."""

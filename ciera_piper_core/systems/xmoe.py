@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ciera_piper_core.alltoall.dedup import DedupDispatch
@@ -12,13 +13,13 @@ from ciera_piper_core.moe.sequence_sharded import SequenceSharded
 from ciera_piper_core.systems.replicated import ReplicatedSystem, chosen_ep
 from ciera_piper_core.systems.system import Option
 from ciera_piper_core.systems.ted import TedSystem
-from ciera_piper_core.training.build import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
+    from ciera_piper_core.models.architecture import Architecture
     from ciera_piper_core.models.feed_forward import RoutedExperts
     from ciera_piper_core.models.transformer import Transformer
     from ciera_piper_core.training.recipe import Recipe
@@ -53,7 +54,7 @@ class XMoESystem(TedSystem):
             raise ValueError(f"tp={tp} does not divide ep={ep}: ranks with the same tokens share experts too")
         if tp > 1 and recipe.optimizer == "adafactor":
             raise ValueError(f"adafactor keeps means over whole matrices, which tp={tp} cuts; use adam, or tp=1")
-        if tp > 1 and (reason := cut_refusal(recipe.architecture, tp, DTYPES[recipe.precision].itemsize)):
+        if tp > 1 and (reason := cut_refusal(_experts_apart(recipe.architecture, tp), tp)):
             raise ValueError(reason)
         return {"dp": world // ep, "ep": ep // tp, "tp": tp}
 
@@ -61,7 +62,7 @@ class XMoESystem(TedSystem):
         """Spread the experts over all ranks of ``ep`` and ``tp``; cut all else over ``tp``."""
         group = self.mesh.group("tp")
         self.tensor, self.cuts = TensorRanks.of(group), {}
-        self.dispatcher = DedupDispatch(self.mesh.group(*self.expert_axes), self.mesh.placement(*self.expert_axes))
+        self.dedup = DedupDispatch(self.mesh.group(*self.expert_axes), self.mesh.placement(*self.expert_axes))
         ReplicatedSystem.parallelise(self, model)
         if self.mesh.size("tp") > 1:
             self.cuts = cut_model(model, group)
@@ -70,8 +71,17 @@ class XMoESystem(TedSystem):
     def spread(self, name: str, plain: RoutedExperts) -> ExpertParallel:
         group, table = self.mesh.group(*self.expert_axes), self.table(plain.router.experts)
         if self.mesh.size("tp") == 1:
-            return ExpertParallel(plain, group, self.dispatcher, table)
-        return SequenceSharded(plain, group, self.dispatcher, self.mesh.group("tp"), table)
+            return ExpertParallel(plain, group, self.dedup, table)
+        return SequenceSharded(plain, group, self.dedup, self.mesh.group("tp"), table)
 
     def loss(self, part: Tensor) -> Tensor:
         return super().loss(part) if self.cuts else ReplicatedSystem.loss(self, part)
+
+
+def _experts_apart(architecture: Architecture, tp: int) -> Architecture:
+    """The architecture with routed experts of a width that can be cut: they stay whole, so theirs does not matter."""
+    layers = tuple(
+        layer if layer.experts is None else replace(layer, experts=replace(layer.experts, ffn=64 * tp))
+        for layer in architecture.layers
+    )
+    return replace(architecture, layers=layers)

@@ -125,6 +125,8 @@ class Zero3System(DeepSpeedSystem):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         optimizer = self.engine.optimizer
+        # What is whole now would stay as it is.
+        optimizer._partition_all_parameters()
         with torch.no_grad():
             for name, weight in self._parameters().items():
                 for key in (MASTER, *MOMENTS):

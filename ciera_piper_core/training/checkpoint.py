@@ -13,8 +13,9 @@ import json
 import os
 import re
 import shutil
+import warnings
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,9 @@ from torch.distributed import checkpoint
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from ciera_piper_core.systems.system import Ranks, TrainingSystem
     from ciera_piper_core.training.recipe import Recipe
 
@@ -34,6 +38,10 @@ _PARTIAL = ".partial"
 
 FIXED = ("architecture", "sequence", "global_batch", "optimizer", "routing", "seed")
 """What of a recipe a run keeps for ever: another value would be another run, or could not be loaded."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read; names the ranks and what each of them met."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ def save_checkpoint(system: TrainingSystem, folder: Path, step: int, *, keep: in
 
     Raises:
         ValueError: ``step`` or ``keep`` is negative.
-        CheckpointException: a rank could not write (named), on all ranks; what was saved before stays.
+        CheckpointError: a rank could not write (named), on all ranks; what was saved before stays.
         RuntimeError: another rank died; likewise.
     """
     if step < 0 or keep < 0:
@@ -103,7 +111,8 @@ def save_checkpoint(system: TrainingSystem, folder: Path, step: int, *, keep: in
             partial.mkdir()
         _wait(ranks)
         state = {"system": system.state_dict(), "random": _random_state(ranks, range(ranks.world))}
-        checkpoint.save(state, checkpoint_id=partial, process_group=_group(ranks), no_dist=_alone(ranks))
+        with _named_errors("written", partial):
+            checkpoint.save(state, checkpoint_id=partial, process_group=_group(ranks), no_dist=_alone(ranks))
         if _first(ranks):
             about = About(
                 step, system.name, system.exact_as or system.name, ranks.world, asdict(system.layout),
@@ -127,7 +136,7 @@ def load_checkpoint(system: TrainingSystem, path: Path) -> Resumed:
 
     Raises:
         ValueError: no checkpoint, or that of another system or recipe; says what differs.
-        CheckpointException: it lacks something; the system is half loaded then, and must be built anew.
+        CheckpointError: it lacks something; the system is half loaded then, and must be built anew.
     """
     about = read_about(path)
     _refuse_other(about, system)
@@ -135,7 +144,8 @@ def load_checkpoint(system: TrainingSystem, path: Path) -> Resumed:
     known = range(min(ranks.world, about.world))
     with region("checkpoint"):
         state = {"system": system.state_dict(), "random": _random_state(ranks, known)}
-        checkpoint.load(state, checkpoint_id=path, process_group=_group(ranks), no_dist=_alone(ranks))
+        with _named_errors("read", path):
+            checkpoint.load(state, checkpoint_id=path, process_group=_group(ranks), no_dist=_alone(ranks))
         system.load_state_dict(state["system"])
         _set_random_state(ranks, state["random"])
         _wait(ranks)
@@ -169,6 +179,18 @@ def read_about(path: Path) -> About:
     if values.get("version") != VERSION:
         raise ValueError(f"{path} has version {values.get('version')}, and this program reads {VERSION}; update it")
     return About(**values)
+
+
+@contextmanager
+def _named_errors(what: str, path: Path) -> Iterator[None]:
+    """torch raises what no ``except Exception`` sees, and warns of a single process that wanted to be one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            yield
+    except checkpoint.CheckpointException as error:
+        met = "; ".join(f"rank {rank}: {cause[0]!r}" for rank, cause in sorted(error.failures.items()))
+        raise CheckpointError(f"{path} could not be {what}: {met}") from error
 
 
 def _publish(partial: Path, final: Path, about: About) -> None:

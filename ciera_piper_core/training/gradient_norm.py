@@ -81,7 +81,7 @@ def _shards(gradient: Tensor) -> tuple[tuple[dist.ProcessGroup, ...], Tensor]:
 
 
 def clip_factor(norm: float, clip_norm: float) -> float:
-    """What gradients of that norm are multiplied with: ``min(1, clip_norm / (norm + 1e-6))``; 1 if ``clip_norm`` is 0."""
+    """What gradients of that norm are multiplied with: ``clip_norm / (norm + 1e-6)``, at most 1; 1 for no clipping."""
     return min(1.0, clip_norm / (norm + 1e-6)) if clip_norm else 1.0
 
 

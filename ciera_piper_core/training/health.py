@@ -112,9 +112,10 @@ def first_non_finite(model: torch.nn.Module, run: Callable[[], object] | None = 
 
     def watch(name: str) -> Callable[[torch.nn.Module, object, object], None]:
         def look(module: torch.nn.Module, inputs: object, output: object) -> None:
-            floating = isinstance(output, torch.Tensor) and output.is_floating_point()
-            # All of it runs, also after the first was found: peers may wait in a collective.
-            if floating and not found and not bool(output.isfinite().all()):
+            # The pass goes on after the first was found: peers may wait in a collective.
+            if found or not isinstance(output, torch.Tensor) or not output.is_floating_point():
+                return
+            if not bool(output.isfinite().all()):
                 found.append(name)
 
         return look

@@ -28,7 +28,7 @@ class LossScaler:
         self._good_steps = 0
 
     def after_step(self, norm: float) -> bool:
-        """Whether the step may be applied, and the next factor: halved if not, doubled after ``GROWTH_INTERVAL`` good ones.
+        """Whether the step may be applied; the next factor is half if not, double after ``GROWTH_INTERVAL`` good steps.
 
         Args:
             norm: the global gradient norm over all ranks' parameters: the same number on all of them.

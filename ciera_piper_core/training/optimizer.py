@@ -1,4 +1,4 @@
-"""The optimizers of a recipe over float32 master weights, with their state by parameter name, so that experts can move."""
+"""The optimizers of a recipe over float32 master weights; their state goes by parameter name, so experts can move."""
 
 from __future__ import annotations
 

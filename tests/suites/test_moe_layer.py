@@ -11,8 +11,8 @@ from ciera_piper_core.alltoall.dispatch import Dispatched
 from ciera_piper_core.models.architecture import Attention, Experts, Layer
 from ciera_piper_core.models.flops import layer_flops
 from ciera_piper_core.moe.expert_parallel import ExpertParallel
-from suites import matmul_rate, moe_layer
-from suites.moe_layer import MoeLayerSuite
+from suites import moe_layer, training_peak
+from suites.moe_layer import MoELayerSuite
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import torch
 
-SUITE = MoeLayerSuite()
+SUITE = MoELayerSuite()
 HIDDEN = 32
 LAYER = Layer(Attention(4, 2, 8, 8), Experts(6, 2, 16, shared_ffn=16))
 
@@ -30,7 +30,8 @@ LAYER = Layer(Attention(4, 2, 8, 8), Experts(6, 2, 16, shared_ffn=16))
 def _small_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every case computes a small layer, on ranks that are forked and so inherit it."""
     monkeypatch.setattr(moe_layer, "layer_of", lambda case: (LAYER, HIDDEN))
-    monkeypatch.setattr(matmul_rate, "SIDE", 64)
+    monkeypatch.setattr(training_peak, "EDGES", (32,))
+    monkeypatch.setattr(training_peak, "SECONDS", 0.01)
 
 
 def case_of(**changes: Any) -> Case:
@@ -174,13 +175,13 @@ def test_presets_have_no_case_twice(preset: Any) -> None:
 def test_the_peak_says_where_it_is_from(tmp_path: Path) -> None:
     placed = SUITE.placed_params(case_of(), Site(world=2))
     assert placed["convention"] == "causal"
-    assert placed["peak"] == "measured matmul, all ranks at once"
+    assert placed["peak"] == "measured"
 
-    def body(context: Context) -> tuple[float, float, float]:
-        first = matmul_rate.peak_of_ranks(context, "float32")
+    def body(context: Context) -> tuple[float | None, float | None]:
         workload = SUITE.setup(case_of(), context)
-        assert workload.work.peak_flops_per_second is not None
-        return first, matmul_rate.peak_of_ranks(context, "float32"), workload.work.peak_flops_per_second
+        # Measured once.
+        return workload.work.peak_flops_per_second, moe_layer.peak_of_a_rank(case_of(), context)
 
-    for first, again, of_one in run_world(2, body, tmp_path):
-        assert first == again == 2 * of_one > 0
+    for peak, again in run_world(2, body, tmp_path):
+        assert peak is not None
+        assert peak == again > 0

@@ -1,4 +1,4 @@
-"""Tests of the feed-forward parts alone: dense blocks, and routed experts with uneven counts, stated ones, and drops."""
+"""Tests of the feed-forward parts alone: dense blocks, and routed experts with uneven and stated counts, and drops."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ciera_piper_core.models.architecture import Experts
 from ciera_piper_core.models.feed_forward import FeedForward, RoutedExperts
 from ciera_piper_core.moe.grouped_reference import reference_expert
+from ciera_piper_core.ranges import recording
 from ciera_piper_core.training.recipe import ROUTERS, Routing
 
 
@@ -50,8 +51,9 @@ def test_all_tokens_may_go_to_the_same_experts(top_k: int) -> None:
     assert torch.count_nonzero(gradient[1]) > 0
 
 
-def test_no_tokens_give_no_tokens() -> None:
-    module, x = routed(Experts(6, 2, 16))
+@pytest.mark.parametrize("kind", ROUTERS)
+def test_no_tokens_give_no_tokens(kind: str) -> None:
+    module, x = routed(Experts(6, 2, 16), Routing(kind))  # type: ignore[arg-type]
     empty = x[:0].requires_grad_()
     output = module(empty)
     assert output.shape == (0, 32)
@@ -103,3 +105,15 @@ def test_stated_counts_may_be_fewer_where_choices_are_dropped() -> None:
     with FakeTensorMode():
         fake = RoutedExperts(Experts(6, 2, 16), 32, dtype=torch.float32, routing=routing)
         assert fake(torch.empty(40, 32), counts).shape == (40, 32)
+
+
+def test_both_passes_mark_their_parts() -> None:
+    module, x = routed(Experts(6, 2, 16))
+    x.requires_grad_()
+    parts = {"moe.router", "moe.dispatch", "moe.experts", "moe.combine"}
+    with recording() as spans:
+        output = module(x)
+    assert parts <= {span.name for span in spans}
+    with recording() as spans:
+        output.sum().backward()
+    assert {span.name for span in spans} == parts - {"moe.experts"}

@@ -152,9 +152,12 @@ def test_heads_that_do_not_divide_are_refused(ranks: int, reason: str | None) ->
 
 
 def test_widths_are_cut_between_blocks_and_refused_where_there_are_too_few() -> None:
-    assert inner_shares(168, 2) == (88, 80)
-    assert inner_shares(12, 2) == (8, 4)
-    assert inner_shares(30, 4) == (8, 8, 8, 6)
+    assert inner_shares(168, 2, grouped=True) == (88, 80)
+    assert inner_shares(12, 2, grouped=True) == (8, 4)
+    assert inner_shares(168, 4, grouped=False) == (48, 40, 40, 40)
+    # Only the grouped product minds small blocks.
+    assert inner_shares(24, 4, grouped=False) == (8, 8, 4, 4)
+    assert inner_shares(6, 4, grouped=False) == (2, 2, 1, 1)
     attention = Attention(4, 4, 8, 8)
     thin = Architecture("thin", HIDDEN, 50, (Layer(attention, Experts(4, 2, 24)),))
     assert cut_refusal(thin, 2) is None

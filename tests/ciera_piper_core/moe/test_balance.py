@@ -49,8 +49,10 @@ def test_an_attached_loss_gets_the_scale_of_the_time_of_the_backward_pass() -> N
     assert torch.equal(attached, x)
     scale.value = torch.tensor(8.0)
     (2 * attached).sum().backward()
-    assert x.grad is not None and torch.equal(x.grad, torch.full((3,), 2.0))
-    assert auxiliary.grad is not None and auxiliary.grad.item() == 40
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
+    assert auxiliary.grad is not None
+    assert auxiliary.grad.item() == 40
 
 
 def model() -> Transformer:
@@ -75,8 +77,10 @@ def test_biases_move_towards_the_mean_load() -> None:
     first.counts.copy_(torch.tensor([9, 1, 5, 5]))
     second.counts.copy_(torch.tensor([0, 0, 3]))
     update_biases(made)
-    assert first.bias is not None and first.bias.tolist() == [-0.5, 0.5, 0, 0]
-    assert second.bias is not None and second.bias.tolist() == [0.5, 0.5, -0.5]
+    assert first.bias is not None
+    assert first.bias.tolist() == [-0.5, 0.5, 0, 0]
+    assert second.bias is not None
+    assert second.bias.tolist() == [0.5, 0.5, -0.5]
     assert torch.count_nonzero(first.counts) == 0
     first.counts.copy_(torch.tensor([9, 1, 5, 5]))
     update_biases(made, applied=False)

@@ -54,10 +54,24 @@ def text() -> Tensor:
 
 
 def batch(step: int, sequences: int = 8) -> Tensor:
-    """``(sequences, SEQUENCE + 1)``: other pieces of text at each step."""
-    generator = torch.Generator().manual_seed(step)
-    starts = torch.randint(len(text()) - SEQUENCE - 1, (sequences, 1), generator=generator)
-    return text()[starts + torch.arange(SEQUENCE + 1)]
+    """``(sequences, SEQUENCE + 1)``: other pieces of the text's first four fifths at each step."""
+    return _pieces(text()[: len(text()) * 4 // 5], step, sequences)
+
+
+def validation(sequences: int = 64) -> Tensor:
+    """Pieces of the rest of the text."""
+    return _pieces(text()[len(text()) * 4 // 5 :], 0, sequences)
+
+
+def unigram_entropy() -> float:
+    """Of the text's bytes, nats: the loss of who knows how often each comes, and nothing else."""
+    shares = torch.bincount(text()).double() / len(text())
+    return -float(torch.special.xlogy(shares, shares).sum())
+
+
+def _pieces(source: Tensor, seed: int, sequences: int) -> Tensor:
+    starts = torch.randint(len(source) - SEQUENCE - 1, (sequences, 1), generator=torch.Generator().manual_seed(seed))
+    return source[starts + torch.arange(SEQUENCE + 1)]
 
 
 def all_ranks(world: int, placement: Placement | None = None) -> Ranks:

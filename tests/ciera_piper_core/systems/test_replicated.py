@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
 
 from ciera_piper_core.systems.tutel import TutelSystem
 from ciera_piper_core.systems.xmoe import XMoESystem
@@ -24,18 +26,19 @@ from tests.ciera_piper_core.systems.expert_family import (
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from bench.suite import Context
     from ciera_piper_core.systems.system import TrainingSystem
     from ciera_piper_core.training.recipe import Recipe
 
+    Case: TypeAlias = tuple[type[TrainingSystem], Recipe, str]
+
 STEPS = 2
 
 
-def runs(
-    tmp_path: Path, cases: list[tuple[type[TrainingSystem], Recipe, str]], steps: int = STEPS, world: int = WORLD
-) -> list[Run]:
+def runs(tmp_path: Path, cases: Sequence[Case], steps: int = STEPS, world: int = WORLD) -> list[Run]:
     """What rank 0 has of each case; all ranks have the same losses and norms."""
 
     def body(context: Context) -> list[bytes]:
@@ -72,7 +75,7 @@ def check(run: Run, wanted: Run, what: str, later: float = 1e-5) -> None:
 
 def test_gradients_of_any_ep_are_the_plain_models(tmp_path: Path) -> None:
     given = recipe(microbatches=2)
-    cases = [(XMoESystem, given, f"ep={ep}") for ep in (1, 2, 4)]
+    cases: list[Case] = [(XMoESystem, given, f"ep={ep}") for ep in (1, 2, 4)]
     cases += [(TutelSystem, given, f"ep={ep}") for ep in (1, 2, 4)]
     wanted = plain_run(given, STEPS)
     for run, (system, _, options) in zip(runs(tmp_path, cases), cases, strict=True):
@@ -86,7 +89,7 @@ def test_every_kind_of_routing_is_the_plain_models(tmp_path: Path) -> None:
         Routing(kind="loss_free", bias_rate=0.1),
     ]
     given = [recipe(routing=routing) for routing in kinds]
-    cases = [(system, one, "ep=4") for one in given for system in (XMoESystem, TutelSystem)]
+    cases: list[Case] = [(system, one, "ep=4") for one in given for system in (XMoESystem, TutelSystem)]
     found = runs(tmp_path, cases)
     for place, one in enumerate(given):
         wanted = plain_run(one, STEPS)
@@ -102,7 +105,7 @@ def test_recomputation_ties_and_adafactor_change_nothing(tmp_path: Path) -> None
         recipe(checkpointing="selective", tied=True),
         recipe(optimizer="adafactor", clip_norm=0),
     ]
-    cases = [(system, one, "ep=2") for one in given for system in (XMoESystem, TutelSystem)]
+    cases: list[Case] = [(system, one, "ep=2") for one in given for system in (XMoESystem, TutelSystem)]
     found = runs(tmp_path, cases)
     for place, one in enumerate(given):
         wanted = plain_run(one, STEPS)
@@ -112,7 +115,11 @@ def test_recomputation_ties_and_adafactor_change_nothing(tmp_path: Path) -> None
 
 def test_ranks_with_the_same_tokens_share_expert_blocks(tmp_path: Path) -> None:
     given = recipe(microbatches=2, routing=Routing(kind="capacity", balance_weight=0.1))
-    cases = [(XMoESystem, given, "ep=4:tp=2"), (XMoESystem, given, "ep=2:tp=2"), (XMoESystem, given, "ep=4:tp=4")]
+    cases: list[Case] = [
+        (XMoESystem, given, "ep=4:tp=2"),
+        (XMoESystem, given, "ep=2:tp=2"),
+        (XMoESystem, given, "ep=4:tp=4"),
+    ]
     wanted = plain_run(given, STEPS)
     for run, (_, _, options) in zip(runs(tmp_path, cases), cases, strict=True):
         check(run, wanted, options)
@@ -120,7 +127,7 @@ def test_ranks_with_the_same_tokens_share_expert_blocks(tmp_path: Path) -> None:
 
 def test_experts_that_do_not_divide_are_placed_unevenly_only_when_asked(tmp_path: Path) -> None:
     given = recipe(experts=6)
-    cases = [(system, given, "ep=4:placement=uneven") for system in (XMoESystem, TutelSystem)]
+    cases: list[Case] = [(system, given, "ep=4:placement=uneven") for system in (XMoESystem, TutelSystem)]
     wanted = plain_run(given, STEPS)
     for run, (system, _, _) in zip(runs(tmp_path, cases), cases, strict=True):
         check(run, wanted, system.name)
@@ -129,9 +136,19 @@ def test_experts_that_do_not_divide_are_placed_unevenly_only_when_asked(tmp_path
 def test_an_expert_without_tokens_gets_none_and_no_gradient(tmp_path: Path) -> None:
     # Layer 2's skew leaves the last experts with nothing; their ranks take part all the same.
     given = recipe(routing=Routing(balance_weight=0, skew=40))
-    cases = [(system, given, "ep=4") for system in (XMoESystem, TutelSystem)]
+    cases: list[Case] = [(system, given, "ep=4") for system in (XMoESystem, TutelSystem)]
     wanted = plain_run(given, STEPS)
     idle = [e for e, g in enumerate(wanted.gradients["layers.1.routed_experts.experts.up"]) if not g.abs().max()]
     assert len(idle) >= 4
     for run, (system, _, _) in zip(runs(tmp_path, cases), cases, strict=True):
         check(run, wanted, system.name)
+
+
+@pytest.mark.slow
+def test_twenty_steps_stay_within_the_tolerance(tmp_path: Path) -> None:
+    given = recipe(microbatches=2)
+    cases: list[Case] = [(system, given, "ep=4") for system in (XMoESystem, TutelSystem)]
+    wanted = plain_run(given, 20)
+    for run, (system, _, _) in zip(runs(tmp_path, cases, steps=20), cases, strict=True):
+        assert worst(run.losses, wanted.losses) < system.loss_tolerance, system.name
+    assert wanted.losses[-1] < wanted.losses[0] - 0.5

@@ -11,6 +11,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from ciera_piper_core.models.architecture import MLA, Attention
+from ciera_piper_core.moe.migration.migrator import attach
+from ciera_piper_core.moe.migration.trigger import Policy
 from ciera_piper_core.systems.ted import TedSystem
 from ciera_piper_core.systems.xmoe import XMoESystem
 from ciera_piper_core.training.health import NonFiniteError
@@ -188,6 +190,24 @@ def test_a_nan_stops_all_ranks_with_its_step_and_weight(tmp_path: Path) -> None:
     assert len(set(messages)) == 1
     assert messages[0].startswith("step 0")
     assert "layers.2.routed_experts.experts.down" in messages[0]
+
+
+def test_experts_that_move_change_nothing(tmp_path: Path) -> None:
+    given = recipe(routing=Routing(balance_weight=0, skew=1))
+    wanted = plain_run(given, 4)
+
+    def body(context: Context) -> tuple[list[float], list[tuple[int, ...]]]:
+        built = build(TedSystem, given, ranks_of(context), "tp=2:ep=2")
+        assert isinstance(built, TedSystem)
+        attach(built, Policy(check_every=2, window=2, threshold=1, margin=0, target=1, spare_experts=2))
+        run = train(built, 4)
+        return run.losses + run.norms, [part for module in built.experts.values() for part in module.table.held]
+
+    results = run_world(WORLD, body, tmp_path, timeout_s=80)
+    # Parts of an expert stay together, and some experts have left their first place.
+    assert all(held == results[0][1] for _, held in results)
+    assert results[0][1] != [(0, 1, 2, 3), (4, 5, 6, 7)] * 2
+    assert worst(results[0][0], wanted.losses + wanted.norms) < 1e-5
 
 
 def test_a_checkpoint_is_resumed_with_another_cut_and_by_another_system(tmp_path: Path) -> None:

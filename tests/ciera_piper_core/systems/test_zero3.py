@@ -125,10 +125,10 @@ def test_numbers_that_are_none_stop_all_ranks(tmp_path: Path) -> None:
     def body(context: Context) -> str:
         system = build(Zero3System, recipe(learning_rate=1e30), ranks_of(context))
         try:
+            system.accumulate(batch(0))
+            system.update()
             with pytest.raises(NonFiniteError) as error:
-                for step in range(3):
-                    system.accumulate(batch(step))
-                    system.update()
+                system.accumulate(batch(1))
             return str(error.value)
         finally:
             system.close()
@@ -154,7 +154,7 @@ class _Choosy(torch.nn.Module):
 def test_experts_that_are_modules_need_to_be_leaves(tmp_path: Path, leaves: bool) -> None:
     """Rank r uses expert r alone (deepspeedai/DeepSpeed#4808): without leaves the loss is wrong, or a rank raises."""
     torch.manual_seed(0)
-    model, x = _Choosy(), torch.randn(4, 8)
+    model, x = _Choosy(), torch.randn(4, 8, requires_grad=True)
     wanted = [model(x, rank).square().mean().item() for rank in range(2)]
 
     def body(context: Context) -> float | str:
@@ -214,7 +214,7 @@ def test_refusals_say_what_to_change() -> None:
         assert "microbatches" in str(why(microbatches=3))
         two = Ranks(dist.group.WORLD, even_placement(2, 2), torch.device("cpu"))
         assert "all 1 ranks" in str(Zero3System.refusal(recipe(), two, parse_options(Zero3System, {})))
-        with pytest.raises(ValueError, match="zero3: .* use adam"):
+        with pytest.raises(ValueError, match=r"zero3: .* use adam"):
             Zero3System(recipe(optimizer="adafactor"), ranks, parse_options(Zero3System, {}))
     finally:
         dist.destroy_process_group()

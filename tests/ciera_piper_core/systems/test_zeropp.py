@@ -21,6 +21,8 @@ from tests.ciera_piper_core.systems.fsdp_family import (
     plain_gradients,
     recipe,
     trained,
+    unigram_entropy,
+    validation,
 )
 from tests.gloo_world import run_world
 
@@ -147,6 +149,24 @@ def test_it_learns_and_every_rank_stays_with_the_others(tmp_path: Path) -> None:
     assert got[0] == pytest.approx(exact[0], rel=ZeroPlusPlus.loss_tolerance)
     assert np.mean(got[-5:]) < 0.75 * got[0]
     assert np.mean(got[-5:]) == pytest.approx(np.mean(exact[-5:]), rel=0.1)
+
+
+@pytest.mark.slow
+def test_two_hundred_steps_end_near_the_exact_ones(tmp_path: Path) -> None:
+    of_run = recipe(learning_rate=3e-3)
+
+    def body(context: Context) -> tuple[float, float]:
+        exact, rounded = (
+            built(FSDPSystem, of_run, all_ranks(2)),
+            built(ZeroPlusPlus, of_run, all_ranks(2, even_placement(2, 1))),
+        )
+        for one in (exact, rounded):
+            trained(one, 200)
+        return exact.evaluate(validation(8)), rounded.evaluate(validation(8))
+
+    exact, got = run_world(2, body, tmp_path, timeout_s=150)[0]
+    assert got < unigram_entropy() - 0.5
+    assert got == pytest.approx(exact, rel=0.01)
 
 
 def test_placements_that_do_not_fit_are_refused() -> None:

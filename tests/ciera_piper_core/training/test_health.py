@@ -25,7 +25,7 @@ def test_a_batch_of_another_shape_or_type_is_refused() -> None:
     check_batch(torch.zeros(2, 9, dtype=torch.int64), RECIPE, 0)
     with pytest.raises(ValueError, match=r"step 3: a batch is int64 of shape \(2, 9\) .* not torch.int64 of \(2, 8\)"):
         check_batch(TOKENS, RECIPE, 3)
-    with pytest.raises(ValueError, match="step 3: .* not torch.float32"):
+    with pytest.raises(ValueError, match=r"step 3: .* not torch\.float32"):
         check_batch(torch.full((2, 9), math.nan), RECIPE, 3)
 
 

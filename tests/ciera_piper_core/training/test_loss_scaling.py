@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-
-import pytest
+from typing import TYPE_CHECKING
 
 from ciera_piper_core.training.loss_scaling import LossScaler
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_only_fp16_is_scaled() -> None:
