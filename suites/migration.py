@@ -131,7 +131,7 @@ class MigrationSuite(Suite):
             "precision": ("bf16",),
         },
         "full": {
-            "model": ("mixtral-8x7b", "qwen3-235b-a22b", "deepseek-v3", "kimi-k2"),
+            "model": ("qwen3-235b-a22b", "deepseek-v3", "kimi-k2"),
             "scale": ("full",),
             "ranks": (8, 16, 32),
             "skew": (0.25, 0.5, 1.0),

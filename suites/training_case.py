@@ -34,6 +34,7 @@ AXES = (
     Axis("router", "str", "how tokens choose experts", tuple(ROUTERS)),
     Axis("skew", "float", "Zipf exponent added to the router's scores; 0 for none"),
     Axis("corpus", "str", "file or folder of text; empty for Python's standard library"),
+    Axis("tokenizer", "str", "tokenizer.json, or its folder; empty for bytes"),
 )
 
 DEFAULTS: Mapping[str, Value] = {
@@ -52,6 +53,7 @@ DEFAULTS: Mapping[str, Value] = {
     "router": "top_k",
     "skew": 0.0,
     "corpus": "",
+    "tokenizer": "",
 }
 
 FIRST_STEPS = 20
@@ -109,7 +111,7 @@ def read_training(case: Case, seed: int) -> Training:
     from ciera_piper_core.models.scaling import scale
     from ciera_piper_core.systems.system import parse_options, parse_system
 
-    corpus = read_corpus(str(case["corpus"]))
+    corpus = read_corpus(str(case["corpus"]), str(case["tokenizer"]))
     name, texts = parse_system(str(case["system"]))
     system = load_system(name)
     recipe = Recipe(
@@ -128,13 +130,27 @@ def read_training(case: Case, seed: int) -> Training:
     return Training(recipe, corpus, system, parse_options(system, texts))
 
 
-def read_corpus(named: str) -> Corpus:
-    """The text of a file or folder, or the default one."""
+def read_corpus(named: str, tokenizer: str = "") -> Corpus:
+    """The text of a file or folder, or the default one.
+
+    Raises:
+        ValueError: there is no text, or a tokenizer without text of one's own.
+        ImportError: the package that reads tokenizers is missing.
+    """
     from pathlib import Path
 
     from ciera_piper_core.training.corpus import from_files, standard_library
 
-    return from_files([Path(named)]) if named else standard_library()
+    if not named:
+        if tokenizer:
+            raise ValueError("the standard library is read byte by byte; with a tokenizer, name a corpus too")
+        return standard_library()
+    if not tokenizer:
+        return from_files([Path(named)])
+    from ciera_piper_core.training.tokenizer import Tokenizer
+
+    reader = Tokenizer(Path(tokenizer))
+    return from_files([Path(named)], encode=reader.encode, vocab=reader.vocab)
 
 
 def ranks_of(context: Context) -> Ranks:

@@ -127,8 +127,9 @@ def stage_module(model: Transformer, stages: Stages, stage: int) -> Transformer:
     if missing:
         raise ValueError(f"stage {stage} has layers {missing}, which this model has not")
     part = copy.copy(model)
-    # A shallow copy has the very table of submodules; it must have its own before it is changed.
-    part._modules = dict(model._modules)
+    # A shallow copy has the model's very tables of submodules and hooks: who hooked one stage would hook all.
+    tables = {name: copy.copy(value) for name, value in vars(model).items() if isinstance(value, dict)}
+    vars(part).update(tables)
     part.layers = torch.nn.ModuleDict({str(layer): model.layers[str(layer)] for layer in stages.layers[stage]})
     if stage != 0:
         part.embedding = None

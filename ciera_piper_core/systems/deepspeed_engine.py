@@ -248,7 +248,7 @@ class DeepSpeedSystem(TrainingSystem):
 
     def _microbatches(self, batch: Tensor) -> list[Tensor]:
         mine = share(batch, dist.get_rank(self.ranks.group), self.ranks.world).to(self.ranks.device)
-        return list(mine.split(self.recipe.sequences_per_microbatch(self.ranks.world)))
+        return list(torch.split(mine, self.recipe.sequences_per_microbatch(self.ranks.world)))
 
     def _loss(self, part: Tensor) -> Tensor:
         logits = self.engine(part[:, :-1])

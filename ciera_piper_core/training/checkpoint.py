@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from ciera_piper_core.ranges import region
 
@@ -112,7 +114,7 @@ def save_checkpoint(system: TrainingSystem, folder: Path, step: int, *, keep: in
         _wait(ranks)
         state = {"system": system.state_dict(), "random": _random_state(ranks, range(ranks.world))}
         with _named_errors("written", partial):
-            checkpoint.save(state, checkpoint_id=partial, process_group=_group(ranks), no_dist=_alone(ranks))
+            save(state, checkpoint_id=partial, process_group=_group(ranks), no_dist=_alone(ranks))
         if _first(ranks):
             about = About(
                 step, system.name, system.exact_as or system.name, ranks.world, asdict(system.layout),
@@ -145,7 +147,7 @@ def load_checkpoint(system: TrainingSystem, path: Path) -> Resumed:
     with region("checkpoint"):
         state = {"system": system.state_dict(), "random": _random_state(ranks, known)}
         with _named_errors("read", path):
-            checkpoint.load(state, checkpoint_id=path, process_group=_group(ranks), no_dist=_alone(ranks))
+            load(state, checkpoint_id=path, process_group=_group(ranks), no_dist=_alone(ranks))
         system.load_state_dict(state["system"])
         _set_random_state(ranks, state["random"])
         _wait(ranks)
@@ -188,7 +190,7 @@ def _named_errors(what: str, path: Path) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             yield
-    except checkpoint.CheckpointException as error:
+    except CheckpointException as error:
         met = "; ".join(f"rank {rank}: {cause[0]!r}" for rank, cause in sorted(error.failures.items()))
         raise CheckpointError(f"{path} could not be {what}: {met}") from error
 

@@ -84,7 +84,8 @@ def test_phases() -> None:
         # Of 8 experts 2 are chosen: the busiest can have 4 times the mean.
         ({"router": "top_k"}, 1.0, 4.0),
         ({"router": "top_k", "skew": 2.0}, 2.5, 4.0),
-        ({"router": "capacity"}, 1.0, 1.8),
+        # What is dropped makes the mean smaller, too.
+        ({"router": "capacity"}, 1.0, 2.6),
         ({"router": "expert_choice"}, 1.0, 1.0),
         ({"router": "loss_free"}, 1.0, 4.0),
     ],

@@ -19,7 +19,7 @@ SUITE = MigrationSuite()
 
 def case_of(**params: Any) -> Case:
     defaults = {
-        "model": "mixtral-8x7b",
+        "model": "olmoe-1b-7b",
         "scale": "tiny",
         "ranks": 2,
         "skew": 0.5,
@@ -48,13 +48,7 @@ def test_paper_solver_has_no_spare_room() -> None:
 
 def test_skip_reasons() -> None:
     assert SUITE.skip_reason(case_of(ranks=1), Site()) == "experts move between at least 2 ranks"
-    assert SUITE.skip_reason(case_of(ranks=16), Site()) == "8 experts leave some of 16 ranks without one"
-    reason = SUITE.skip_reason(case_of(model="llama-3-8b"), Site()) if "llama-3-8b" in models() else "no layer"
-    assert reason is not None
-
-
-def models() -> tuple[Any, ...]:
-    return next(axis for axis in SUITE.axes if axis.name == "model").choices
+    assert SUITE.skip_reason(case_of(ranks=32), Site()) == "16 experts leave some of 32 ranks without one"
 
 
 @pytest.mark.parametrize("params", [{}, {"precision": "bf16", "spare": 2}, {"solver": "paper", "ranks": 3}])

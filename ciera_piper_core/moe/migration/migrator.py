@@ -158,10 +158,12 @@ class Migrator:
 def attach(system: ReplicatedSystem, policy: Policy, costs: Costs | None = None) -> Migrator:
     """Let a system's experts move from now on (collective over its ranks).
 
+    Stages of a pipeline have layers of their own, and decide for themselves.
+
     Returns:
         what moves them, which is the system's ``migration`` now.
     """
-    system.migration = Migrator(
-        system.experts, system.masters, system.mesh.group(*system.mesh.sizes), policy, costs=costs
-    )
-    return system.migration
+    group = system.mesh.group(*(axis for axis in system.mesh.sizes if axis != "pp"))
+    migrator = Migrator(system.experts, system.masters, group, policy, costs=costs)
+    system.migration = migrator
+    return migrator

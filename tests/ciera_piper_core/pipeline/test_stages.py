@@ -42,6 +42,17 @@ def test_a_stage_leaves_the_model_as_it_was() -> None:
     assert [name for name, _ in model.named_parameters()] == names
 
 
+def test_a_hook_of_one_stage_is_none_of_another() -> None:
+    model = small_transformer(4)
+    stages = Stages.evenly(4, ((0,), (1,)))
+    first, second = (stage_module(model, stages, stage) for stage in range(2))
+    called: list[str] = []
+    first.register_forward_pre_hook(lambda *_: called.append("first"))
+    second.register_forward_hook(lambda *_: called.append("second"))
+    second(first(torch.zeros(1, 4, dtype=torch.int64)))
+    assert called == ["first", "second"]
+
+
 def test_a_stage_that_the_rank_has_not_is_refused() -> None:
     model = small_transformer(4)
     stages = Stages.evenly(4, ((0,), (1,)))

@@ -24,6 +24,7 @@ from tests.ciera_piper_core.systems.expert_family import (
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from bench.suite import Context
@@ -36,7 +37,7 @@ import_deepspeed(torch.device("cpu"))
 
 def runs(
     tmp_path: Path,
-    cases: list[tuple[type[TrainingSystem], Recipe, str]],
+    cases: Sequence[tuple[type[TrainingSystem], Recipe, str]],
     steps: int,
     world: int,
     timeout_s: float = 80,

@@ -13,7 +13,7 @@ from torch.distributed import checkpoint
 from ciera_piper_core.models.loss import token_loss
 from ciera_piper_core.moe.router import Router
 from ciera_piper_core.systems.fsdp import FSDPSystem
-from ciera_piper_core.training.build import build_model
+from ciera_piper_core.training.build import DTYPES, build_model
 from ciera_piper_core.training.recipe import Routing
 from tests.ciera_piper_core.systems.fsdp_family import (
     Arrays,
@@ -193,10 +193,11 @@ def own_experts(model: torch.nn.Module, rank_of_token: Any) -> None:
 def test_ranks_that_use_different_experts_get_the_right_gradients(tmp_path: Path, precision: Any) -> None:
     """Each rank has no tokens for the other's experts, and the fifth has none at all (torchtitan issue 2747)."""
     of_run = recipe(routing=Routing(balance_weight=0), precision=precision, microbatches=2)
-    model = build_model(of_run)
+    # In the same precision: rounding alone moves bfloat16's gradients by up to 4 % from float32's here.
+    model = build_model(of_run).to(DTYPES[of_run.precision])
     own_experts(model, lambda tokens: torch.arange(tokens) // (tokens // 2))
     token_loss(model(batch(0)[:, :-1]), batch(0)[:, 1:]).backward()
-    exact = arrays({name: weight.grad for name, weight in model.named_parameters()})  # type: ignore[misc]
+    exact = arrays({name: weight.grad.float() for name, weight in model.named_parameters()})  # type: ignore[union-attr]
 
     def body(context: Context) -> Arrays:
         system = built(FSDPSystem, of_run, all_ranks(2))
@@ -206,7 +207,7 @@ def test_ranks_that_use_different_experts_get_the_right_gradients(tmp_path: Path
         return arrays(system.full_gradients())
 
     gradients = run_world(2, body, tmp_path)[0]
-    assert distance(gradients, exact) < (1e-6 if precision == "fp32" else 0.02)
+    assert distance(gradients, exact) < (1e-6 if precision == "fp32" else 0.01)
     assert not gradients["layers.1.routed_experts.experts.up"][4].any()
 
 

@@ -63,7 +63,8 @@ def saved_on(
         built.close()
         return after
 
-    return run_world(world, body, tmp_path)[0]
+    after: list[float] = run_world(world, body, tmp_path)[0]
+    return after
 
 
 def resumed_on(
@@ -81,4 +82,5 @@ def resumed_on(
         built.close()
         return after
 
-    return run_world(world, body, tmp_path)[0]
+    after: list[float] = run_world(world, body, tmp_path)[0]
+    return after
