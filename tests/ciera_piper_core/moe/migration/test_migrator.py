@@ -25,6 +25,7 @@ from tests.gloo_world import run_world
 if TYPE_CHECKING:
     from bench.suite import Context
     from ciera_piper_core.moe.expert_table import ExpertTable
+    from ciera_piper_core.systems.replicated import ReplicatedSystem
 
 WORLD, EXPERTS, SEQUENCE = 4, 8, 16
 
@@ -70,7 +71,7 @@ def system_of(context: Context, recipe: Recipe, table: ExpertTable | None = None
     return Placed(recipe, ranks, parse_options(XMoESystem, options))
 
 
-def trained(system: XMoESystem, first: int, steps: int) -> list[float]:
+def trained(system: ReplicatedSystem, first: int, steps: int) -> list[float]:
     losses = []
     for step in range(first, first + steps):
         losses.append(system.accumulate(batch(step)))
