@@ -395,13 +395,11 @@ class ComparableSuite(Suite):
 
     Class attributes:
         side_axis: the axis that names what is compared.
-        time_metric: the metric whose samples are durations of iterations in seconds, for speedups.
         parts: name of a metric that splits the duration of an iteration, and the parameter that names the part;
             None for none.
     """
 
     side_axis: ClassVar[str]
-    time_metric: ClassVar[str]
     parts: ClassVar[tuple[str, str] | None] = None
 
     @abstractmethod

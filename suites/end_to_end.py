@@ -97,7 +97,6 @@ class EndToEndSuite(ComparableSuite):
     distributed: ClassVar[bool] = True
     valid_alone: ClassVar[bool] = True
     side_axis: ClassVar[str] = "system"
-    time_metric: ClassVar[str] = "iteration_time"
     parts: ClassVar[tuple[str, str] | None] = ("region_time", "region")
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("iteration_time", ITERATION_SECONDS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import asdict
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,7 @@ class TrainingWorkload(ComparableWorkload):
             "learning_rate": recipe.learning_rate,
             "weight_decay": recipe.weight_decay,
             "clip_norm": recipe.clip_norm,
-            "routing": str(recipe.routing),
+            **{f"routing_{name}": value for name, value in asdict(recipe.routing).items()},
         }
 
     def handed_on(self) -> Mapping[str, Value]:

@@ -51,6 +51,8 @@ def compare_sides(request: ComparisonRequest, store: Path, watcher: Watcher, com
     records = [Record(side, _sites(side, shape, device, request)[0]) for side in request.sides]
     for record in records:
         require_plain(suite.name, record.side.params)
+        if record.side.params.get(suite.side_axis) != record.label:
+            raise UsageError(f"the {suite.side_axis} of {record.label}'s case must be {record.label!r}, as in its rows")
         if lacking := too_few_gpus(record.site):
             raise UsageError(f"{record.label} {lacking}")
     _refuse_too_many(request, suite, records)

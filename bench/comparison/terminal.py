@@ -24,7 +24,6 @@ from bench.comparison.view import (
     value_text,
 )
 from bench.gate_output.text import visible
-from bench.report.formatting import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +47,9 @@ def render(outcome: Outcome, view: View) -> RenderableType:
     """The comparison as a rich renderable."""
     parts: list[RenderableType] = [_sides(outcome, view), *_further(outcome, view)]
     parts += _parts(outcome, view)
-    parts += [table for matrix in view.matrices if (table := _matrix(outcome, view, matrix)) is not None]
+    for matrix in view.matrices:
+        table = _matrix(outcome, view, matrix)
+        parts += [Text(matrix.title, style="bold"), table] if table else []
     for record in outcome.records:
         if record.ending:
             parts.append(Text(f"{visible(record.label)}: {record.ending.status}: {visible(record.ending.reason)}"))
@@ -100,26 +101,20 @@ def _further(outcome: Outcome, view: View) -> list[Table]:
     return [table]
 
 
-def _parts(outcome: Outcome, view: View) -> list[Table]:
+def _parts(outcome: Outcome, view: View) -> list[RenderableType]:
     """Where an iteration's time goes, a line a part."""
     names, sizes = parts_of(outcome, view.residual)
     if not names:
         return []
     table = _table("", [visible(label) for label in sizes])
-    table.title = view.parts
     for name in names:
-        cells = [
-            f"{duration(found[name])} {percent(found[name] / (sum(found.values()) or 1.0)):>5}"
-            if name in found
-            else NONE
-            for found in sizes.values()
-        ]
+        cells = [duration(found[name]) if name in found else NONE for found in sizes.values()]
         table.add_row(Text(visible(name)), *cells)
-    return [table]
+    return [Text(view.parts, style="bold"), table]
 
 
 def _table(first: str, headings: Sequence[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, title_justify="left")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column(first, no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -131,7 +126,6 @@ def _matrix(outcome: Outcome, view: View, matrix: Matrix) -> Table | None:
     if not names:
         return None
     table = _table(view.side, names)
-    table.title = matrix.title
     for label, cells in values.items():
         table.add_row(
             Text(visible(label)),

@@ -106,11 +106,14 @@ class Turns:
         right = right_record(self._request, records)
         if right is None:
             return
+        reference = next(record for record in records if record.label == self._request.reference)
         for side in self._sides:
             record = side.record
-            if record is not right and record.ending is None:
-                broken = self._broken(record, right, whole)
-                if broken:
+            # Against the reference too: two sides may have to be equal, and both only near to what is right.
+            for other in (right, reference):
+                if record is other or record.ending or other.ending:
+                    continue
+                if broken := self._broken(record, other, whole):
                     record.end("invalid", f"no fair comparison: {broken}", fair=False)
                     side.stop()
             self._tell(record)

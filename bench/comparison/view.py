@@ -200,6 +200,8 @@ def contract_lines(outcome: Outcome) -> list[str]:
     lines = [f"conditions and series are held against {right.label}"]
     if right.label != outcome.request.right:
         lines[0] += f", since {outcome.request.right} has none"
+    if outcome.reference is not right and not outcome.reference.ending:
+        lines[0] += f", and against {outcome.reference.label} by the same rules"
     allowed: dict[Agreement, list[str]] = {}
     for record in outcome.records:
         if record is not right:

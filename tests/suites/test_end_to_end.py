@@ -125,7 +125,7 @@ def test_conditions_tell_trainings_apart() -> None:
     assert conditions(seed=1)["data"] != usual["data"]
     for name, value in (("microbatches", 2), ("checkpointing", "full"), ("optimizer", "adafactor")):
         assert conditions(**{name: value})[name] == value != usual[name]
-    assert conditions(router="capacity")["routing"] != usual["routing"]
+    assert conditions(router="capacity")["routing_kind"] == "capacity" != usual["routing_kind"]
 
 
 def _alone() -> Any:

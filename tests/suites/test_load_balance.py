@@ -28,7 +28,7 @@ def corpus(tmp_path: Path) -> str:
 
 
 def case_of(**params: Any) -> Case:
-    defaults = {
+    defaults: dict[str, Any] = {
         "model": "mixtral-8x7b",
         "scale": "tiny",
         "router": "top_k",

@@ -18,7 +18,7 @@ SUITE = MigrationSuite()
 
 
 def case_of(**params: Any) -> Case:
-    defaults = {
+    defaults: dict[str, Any] = {
         "model": "olmoe-1b-7b",
         "scale": "tiny",
         "ranks": 2,

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ciera_piper_core.alltoall.counts import group_device
 from ciera_piper_core.moe.grouped import Experts, group_ends, grouped_experts
-from ciera_piper_core.moe.migration.mover import settle
+from ciera_piper_core.moe.migration.mover import bytes_of_one, expert_stacks, move_experts, settle
 from ciera_piper_core.moe.migration.trigger import Costs
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from ciera_piper_core.alltoall import AllToAll
     from ciera_piper_core.moe.expert_parallel import ExpertParallel
+    from ciera_piper_core.training.optimizer import MasterWeights
 
-REPEATS = 5
+REPEATS = 3
 """Of which the median counts, after one that does not."""
 
 MOST_CORRECTION = 4.0
@@ -32,36 +33,38 @@ EXCHANGES = 4
 
 
 def measure_costs(
-    layer: ExpertParallel, copies: int, bytes_per_expert: int, algorithm: AllToAll, group: dist.ProcessGroup
+    layer: ExpertParallel, masters: MasterWeights, name: str, copies: int, algorithm: AllToAll, group: dist.ProcessGroup
 ) -> Costs:
     """Costs of one layer (collective over ``group``): the slowest rank's, the same on all ranks.
 
-    The experts' products are timed, forward and backward, with some rows and with twice as many; the exchange with
-    the bytes of one expert, in equal shares to all ranks, and with next to none. Weights and gradients are not
-    touched.
+    A token copy: the experts' products are timed, forward and backward, with some rows and with twice as many, and
+    the exchange, with the bytes of one expert in equal shares to all ranks and with next to none. A move:
+    two experts change places and change back. Afterwards all weights and state are what they were, to the bit.
 
     Args:
-        layer: its experts and its group are used.
+        layer: of two ranks or more.
+        masters, name: see ``mover.move_experts``.
         copies: token copies of a rank in a step, on average.
-        bytes_per_expert: that travel with one.
         algorithm: that rows and experts travel by, over the layer's group.
         group: the ranks that must agree: the layer's group, or several such groups.
     """
-    experts, rows = layer.experts, max(copies, 1)
-    ranks, device = dist.get_world_size(layer.group), experts.up.device
+    experts, rows, table = layer.experts, max(copies, 1), layer.table
+    each = bytes_of_one(expert_stacks(layer, masters, name))
+    device = experts.up.device
     once, twice = (_median_seconds(_products(experts, number), device) for number in (rows, 2 * rows))
-    share = -(-bytes_per_expert // ranks)
-    some, none = (_median_seconds(_exchange(algorithm, size, ranks, device), device) for size in (share, 1))
+    share = -(-each // table.ranks)
+    some, none = (_median_seconds(_exchange(algorithm, size, table.ranks, device), device) for size in (share, 1))
+    per_byte = max(some - none, 0.0) / (share * table.ranks)
+    swapped, moves = table.swapped(table.held[0][0], table.held[1][0]), []
+    for _ in range(REPEATS + 1):
+        moves += [move_experts(layer, there, masters, name, algorithm).seconds for there in (swapped, table)]
     row_bytes = experts.up.shape[2] * experts.up.itemsize
-    seconds_per_byte = max(some - none, 0.0) / (share * ranks)
-    measured = torch.tensor(
-        [max(twice - once, 0.0) / rows + EXCHANGES * row_bytes * seconds_per_byte, seconds_per_byte, none],
-        dtype=torch.float64,
-        device=device,
-    )
+    per_copy = max(twice - once, 0.0) / rows + EXCHANGES * row_bytes * per_byte
+    per_move = max(statistics.median(moves[2:]) - each * per_byte, 0.0)
+    measured = torch.tensor([per_copy, per_byte, per_move], dtype=torch.float64, device=group_device(group))
     dist.all_reduce(measured, dist.ReduceOp.MAX, group=group)
-    per_copy, per_byte, per_move = measured.tolist()
-    return Costs(per_copy, per_byte, per_move, bytes_per_expert)
+    seconds_per_copy, seconds_per_byte, seconds_per_move = measured.tolist()
+    return Costs(seconds_per_copy, seconds_per_byte, seconds_per_move, each)
 
 
 def corrected(costs: Costs, predicted_seconds: float, seconds: float, group: dist.ProcessGroup) -> Costs:

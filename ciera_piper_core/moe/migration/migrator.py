@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ciera_piper_core.alltoall import make_all_to_all
 from ciera_piper_core.alltoall.counts import group_device
 from ciera_piper_core.moe.migration.costs import corrected, measure_costs
-from ciera_piper_core.moe.migration.mover import bytes_of_one, expert_stacks, move_experts, table_with
+from ciera_piper_core.moe.migration.mover import move_experts, table_with
 from ciera_piper_core.moe.migration.solver import load_factor
 from ciera_piper_core.moe.migration.trigger import Costs, decide
 from ciera_piper_core.ranges import region
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ciera_piper_core.moe.migration.mover import Moved
     from ciera_piper_core.moe.migration.paper_swaps import Floats
     from ciera_piper_core.moe.migration.trigger import Decision, Policy
-    from ciera_piper_core.systems.replicated import ReplicatedSystem
     from ciera_piper_core.training.optimizer import MasterWeights
 
 FREE = Costs(0.0, 0.0, 0.0, 0)
@@ -149,21 +148,7 @@ class Migrator:
 
     def _costs_of(self, name: str, copies: int) -> Costs:
         if name not in self.costs:
-            layer = self._layers[name]
-            each = bytes_of_one(expert_stacks(layer, self._masters, name))
-            self.costs[name] = measure_costs(layer, copies, each, self._algorithms[name], self._group)
+            self.costs[name] = measure_costs(
+                self._layers[name], self._masters, name, copies, self._algorithms[name], self._group
+            )
         return self.costs[name]
-
-
-def attach(system: ReplicatedSystem, policy: Policy, costs: Costs | None = None) -> Migrator:
-    """Let a system's experts move from now on (collective over its ranks).
-
-    Stages of a pipeline have layers of their own, and decide for themselves.
-
-    Returns:
-        what moves them, which is the system's ``migration`` now.
-    """
-    group = system.mesh.group(*(axis for axis in system.mesh.sizes if axis != "pp"))
-    migrator = Migrator(system.experts, system.masters, group, policy, costs=costs)
-    system.migration = migrator
-    return migrator

@@ -79,7 +79,6 @@ class SidesSuite(ComparableSuite):
     distributed = True
     valid_alone = True
     side_axis = "who"
-    time_metric = "iteration_time"
     parts = ("part_time", "part")
     metrics = (
         Metric("iteration_time", ITERATION_SECONDS),

@@ -138,3 +138,8 @@ def test_more_than_memory_holds_is_refused_before_anything_starts(
 def test_a_side_of_other_ranks_than_the_lab_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"the lab .* has 4"):
         compared(tmp_path, side("a", 2), lab="nodes=2,ranks-per-node=2,rate=1gbit")
+
+
+def test_a_side_goes_by_the_name_that_its_rows_have(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the who of b's case must be 'b'"):
+        compared(tmp_path, side("a"), Side("b", params("c"), 1))

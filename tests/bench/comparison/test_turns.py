@@ -11,6 +11,7 @@ from bench.comparison.processes import Record
 from bench.comparison.request import ComparisonRequest, Side
 from bench.comparison.turns import Turns, Watcher, right_record
 from bench.launch.site import local_site
+from bench.suite import Agreement, Case
 from tests.bench.comparison.sides_suite import SidesSuite, params
 
 
@@ -185,6 +186,18 @@ def test_a_side_that_is_not_timed_does_as_many_iterations_in_one_turn() -> None:
     sides, _ = compared(request("a", "right", steps=6, turns=3, checked_against="right"))
     assert sides["right"].record.turns == []
     assert sides["right"].done == sides["a"].done
+
+
+def test_sides_are_held_against_the_reference_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are near enough to what is right, but the one claims to be the other."""
+
+    def agreements(suite: SidesSuite, case: Case, reference: Case) -> tuple[Agreement, ...]:
+        return (Agreement("loss", 1.0 if reference["who"] == "right" else 0.0),)
+
+    monkeypatch.setattr(SidesSuite, "agreements", agreements)
+    sides, heard = compared(request("a", "b", "c", "right", checked_against="right"), b={"off_from": 12})
+    assert heard.lost == [("b", "invalid")]
+    assert "with a " in (sides["b"].record.ending or pytest.fail("no ending")).reason
 
 
 def test_if_nothing_runs_nothing_is_right() -> None:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from ciera_piper_core.alltoall.placement import even_placement
-from ciera_piper_core.moe.migration.migrator import attach
 from ciera_piper_core.moe.migration.trigger import Policy
 from ciera_piper_core.systems import load_system
+from ciera_piper_core.systems.expert_migration import attach
 from ciera_piper_core.systems.replicated import ReplicatedSystem
 from ciera_piper_core.systems.system import Ranks, parse_options
 from tests.ciera_piper_core.moe.expert_worlds import by_value, group_of, loaded
-from tests.ciera_piper_core.moe.migration.test_migrator import recipe, trained
+from tests.ciera_piper_core.moe.migration.migrated_training import WORLD, recipe, trained
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from bench.suite import Context
 
-WORLD = 4
 POLICY = Policy(check_every=2, window=2, threshold=1.02, target=1.0, margin=0, spare_experts=1)
 
 
@@ -31,7 +30,7 @@ def built(context: Context, name: str, options: dict[str, str]) -> ReplicatedSys
     # Two nodes, so that hierarchical exchanges are what they are.
     ranks = Ranks(group_of(context), even_placement(WORLD, 2), torch.device("cpu"))
     system = load_system(name)
-    whole = recipe(microbatches=4)
+    whole = recipe(microbatches=4 if name == "piper" else 2)
     # A fourth layer, for schedules with two stages a rank.
     architecture = replace(whole.architecture, layers=(*whole.architecture.layers, whole.architecture.layers[0]))
     made = system(replace(whole, architecture=architecture), ranks, parse_options(system, options))

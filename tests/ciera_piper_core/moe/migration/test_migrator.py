@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from ciera_piper_core.alltoall.placement import even_placement
-from ciera_piper_core.models.architecture import Architecture, Attention, Experts, FeedForward, Layer
 from ciera_piper_core.moe.migration.costs import corrected
-from ciera_piper_core.moe.migration.migrator import LayerMigration, Migrator, attach
+from ciera_piper_core.moe.migration.migrator import LayerMigration, Migrator
 from ciera_piper_core.moe.migration.solver_reference import lowest_loads
 from ciera_piper_core.moe.migration.trigger import Costs, Policy
+from ciera_piper_core.systems.expert_migration import attach
 from ciera_piper_core.systems.system import Ranks, parse_options
 from ciera_piper_core.systems.xmoe import XMoESystem
-from ciera_piper_core.training.recipe import Recipe, Routing
+from ciera_piper_core.training.recipe import Routing
 from tests.ciera_piper_core.moe.expert_worlds import by_value, group_of, loaded
+from tests.ciera_piper_core.moe.migration.migrated_training import EXPERTS, WORLD, batch, recipe, trained
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bench.suite import Context
     from ciera_piper_core.moe.expert_table import ExpertTable
-    from ciera_piper_core.systems.replicated import ReplicatedSystem
-
-WORLD, EXPERTS, SEQUENCE = 4, 8, 16
+    from ciera_piper_core.training.recipe import Recipe
 
 EAGER = Policy(check_every=3, window=3, threshold=1.02, target=1.0, margin=0)
 """Moves at the first check whatever it costs."""
 
 DEAR = Costs(seconds_per_copy=0.0, seconds_per_byte=1.0, seconds_per_move=1.0, bytes_per_expert=1)
-
-
-def recipe(**changes: Any) -> Recipe:
-    """A dense layer and two of experts, of which some are far more popular than others."""
-    attention = Attention(4, 2, 8, 8)
-    dense, experts = Layer(attention, dense=FeedForward(48)), Layer(attention, Experts(EXPERTS, 2, 24))
-    given: dict[str, Any] = {
-        "architecture": Architecture("small", 32, 256, (dense, experts, experts)),
-        "sequence": SEQUENCE,
-        "global_batch": 8,
-        "microbatches": 2,
-        "routing": Routing(skew=1.0),
-        **changes,
-    }
-    return Recipe(**given)
-
-
-@cache
-def text() -> torch.Tensor:
-    return torch.frombuffer(bytearray(Path(argparse.__file__).read_bytes()), dtype=torch.uint8).long()
-
-
-def batch(step: int) -> torch.Tensor:
-    starts = torch.randint(len(text()) - SEQUENCE - 1, (8, 1), generator=torch.Generator().manual_seed(step))
-    return text()[starts + torch.arange(SEQUENCE + 1)]
 
 
 def system_of(context: Context, recipe: Recipe, table: ExpertTable | None = None, **options: str) -> XMoESystem:
@@ -69,14 +42,6 @@ def system_of(context: Context, recipe: Recipe, table: ExpertTable | None = None
 
     ranks = Ranks(group_of(context), even_placement(WORLD, WORLD), torch.device("cpu"))
     return Placed(recipe, ranks, parse_options(XMoESystem, options))
-
-
-def trained(system: ReplicatedSystem, first: int, steps: int) -> list[float]:
-    losses = []
-    for step in range(first, first + steps):
-        losses.append(system.accumulate(batch(step)))
-        system.update()
-    return losses
 
 
 def whole_state(context: Context, system: XMoESystem) -> dict[str, torch.Tensor]:
