@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ciera_piper_core.alltoall.dispatch_traffic import expected_share
 from ciera_piper_core.alltoall import TRAFFIC_KINDS
+from ciera_piper_core.alltoall.dispatch_traffic import expected_share
 from ciera_piper_core.alltoall.routing_traffic import _distinct, routed_ranks
 
 
