@@ -45,7 +45,11 @@ def all_verbs() -> typer.Typer:
     verbs.registered_groups = list(app.registered_groups)
     for name, reference in ENTRY_POINTS["bench.commands"].items():
         module, _, function = reference.partition(":")
-        verbs.command(name)(getattr(import_module(module), function))
+        command = getattr(import_module(module), function)
+        if isinstance(command, typer.Typer):
+            verbs.add_typer(command, name=name)
+        else:
+            verbs.command(name)(command)
     return verbs
 
 

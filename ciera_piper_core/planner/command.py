@@ -158,7 +158,7 @@ def _refuse_contradictions(
     if export is not None and explain is not None:
         raise ValueError("--export prints a strategy's settings alone; leave --explain out")
     if html is not None:
-        from ciera_piper_core.planner.page import refuse_place
+        from ciera_piper_core.page.frame import refuse_place
 
         refuse_place(html)
 

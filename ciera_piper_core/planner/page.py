@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import os
-import tempfile
-from contextlib import suppress
 from html import escape
-from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from ciera_piper_core.page import frame
 from ciera_piper_core.planner import terminal
 from ciera_piper_core.planner.candidates import CONSTRAINTS
 from ciera_piper_core.planner.ep_curve import memory_over_ep
@@ -38,6 +32,18 @@ BREAKDOWNS_SHOWN = 8
 OPERATIONS_SHOWN = 12_000
 """Bars of the pipeline plot; of a longer step, its beginning is shown."""
 
+SECTIONS = (
+    ("ranking", "Ranked strategies"),
+    ("over-ep", "Memory against EP"),
+    ("front", "MFU and memory"),
+    ("ranks", "Memory of each rank"),
+    ("times", "Where time goes"),
+    ("pipeline", "Pipeline"),
+    ("rejected", "Ruled out"),
+    ("known", "Measured and assumed"),
+)
+"""Ids of the page's sections, and their links."""
+
 
 def write_page(path: Path, plan: Plan, smallest_gpus: Smallest | None = None) -> Path:
     """Write the page to ``path``; a reader never sees a part of the file.
@@ -48,50 +54,28 @@ def write_page(path: Path, plan: Plan, smallest_gpus: Smallest | None = None) ->
     Raises:
         ValueError: the file cannot be written.
     """
-    refuse_place(path)
-    text = render(plan, smallest_gpus)
-    try:
-        _replace(path, text)
-    except OSError as error:
-        raise ValueError(f"cannot write the page {path}: {error.strerror or error}; name another file") from None
-    return path
-
-
-def refuse_place(path: Path) -> None:
-    """Nothing, if a page may be written there.
-
-    Raises:
-        ValueError: its folder is missing, or something that is no file has the name.
-    """
-    if not path.parent.is_dir():
-        raise ValueError(
-            f"cannot write the page {path}: there is no folder {path.parent}; make it, or name another file"
-        )
-    if path.exists() and not path.is_file():
-        raise ValueError(f"cannot write the page {path}: it is no file; name another")
+    frame.refuse_place(path)
+    return frame.write_page(path, render(plan, smallest_gpus))
 
 
 def render(plan: Plan, smallest_gpus: Smallest | None = None) -> str:
     """The page as one HTML document."""
-    from plotly.offline import get_plotlyjs
-
     question = plan.question
-    own = f'(function () {{\n"use strict";\n{_asset("page.js")}\n}})();'
-    scripts = [get_plotlyjs(), own]
-    title = f"{question.architecture.name} on {question.gpus} GPUs of {question.platform.name}"
     best = explain(plan, 1) if len(plan) else None
     data = payload(plan, best)
-    return Template(_asset("page.html")).substitute(
-        policy=_policy(scripts),
-        title=escape(title),
-        styles=_asset("page.css"),
-        subtitle="<br>".join(escape(line) for line in terminal.heading(plan)[1:]),
-        verdict=_paragraphs(_verdict(plan, best, smallest_gpus)),
-        best=_paragraphs(_best(best)),
-        known="".join(f"<li>{escape(line)}</li>" for line in (best.known if best else question.platform.describe())),
+    body = Template(frame.asset("ciera_piper_core.planner", "page.html")).substitute(
+        best=frame.paragraphs(_best(best)),
+        known=frame.items(best.known if best else question.platform.describe()),
         refused=escape(_refused(data["overEp"])),
-        data=_to_json(data),
-        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+    return frame.document(
+        title=f"{question.architecture.name} on {question.gpus} GPUs of {question.platform.name}",
+        subtitle=terminal.heading(plan)[1:],
+        verdict=_verdict(plan, best, smallest_gpus),
+        sections=SECTIONS,
+        body=body,
+        data=data,
+        script=frame.asset("ciera_piper_core.planner", "page.js"),
     )
 
 
@@ -265,40 +249,3 @@ def _best(best: Explanation | None) -> str:
         f"Over the stages as they are, the step takes {seconds(best.simulated_step_seconds)}; ranks wait"
         f" {percent(float(timeline.bubble.min()))} to {percent(float(timeline.bubble.max()))} of the pipeline's time."
     )
-
-
-def _paragraphs(text: str) -> str:
-    return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
-
-
-def _asset(name: str) -> str:
-    return (files("ciera_piper_core.planner") / name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: list[str]) -> str:
-    """A content security policy that runs these scripts and nothing else, and never asks a network."""
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    rest = "form-action 'none'; base-uri 'none'"
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; {rest}"
-
-
-def _to_json(value: Any) -> str:
-    """JSON that cannot end the script element that it stands in."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write, fsync, rename."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -15,18 +15,12 @@ from ciera_piper_core.planner.page import payload, render, write_page
 from ciera_piper_core.planner.search import Plan, search
 from ciera_piper_core.planner.strategy import Question
 from ciera_piper_core.platforms import load_platform
+from tests.ciera_piper_core.page.scripts import LABELS, OVERFLOW, POINTS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.bench.report.conftest import Browser
-
-POINTS = """
-return Object.fromEntries([...document.querySelectorAll('.plot')].map((plot) => [plot.closest('section').id,
-  (plot.data ?? []).flatMap((trace) => [...(trace.orientation === 'h' ? trace.x : trace.y)])
-    .filter((value) => Number.isFinite(value)).length]));
-"""
-OVERFLOW = "return document.scrollingElement.scrollWidth - innerWidth"
 
 
 @cache
@@ -76,28 +70,6 @@ def test_headers_sort(browser: Browser, page: Path) -> None:
 def test_no_width_makes_the_page_scroll_sideways(browser: Browser, page: Path, width: int) -> None:
     browser.open(page, width)
     assert browser.run(OVERFLOW) <= 0
-
-
-LABELS = """
-const boxes = (query) => [...document.querySelectorAll(query)].map((each) => each.getBoundingClientRect());
-const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
-const found = [];
-for (const plot of document.querySelectorAll('.plot')) {
-  const id = `#${plot.closest('section').id}`;
-  const frame = plot.getBoundingClientRect();
-  const titles = boxes(`${id} .xtitle, ${id} .ytitle`);
-  const legend = boxes(`${id} .legend .legendtext`);
-  if (titles.some((title) => legend.some((text) => meet(title, text)))) found.push(`${id}: title over legend`);
-  const cut = (title) => title.bottom > frame.bottom + 2 || title.left < frame.left;
-  if (titles.some(cut)) found.push(`${id}: title cut`);
-  for (const axis of ['x', 'y']) {
-    const ticks = boxes(`${id} .${axis}tick text`);
-    const met = ticks.some((one, place) => ticks.slice(place + 1).some((other) => meet(one, other)));
-    if (met) found.push(`${id}: ${axis} labels`);
-  }
-}
-return found;
-"""
 
 
 @pytest.mark.parametrize("width", [420, 1300])
