@@ -20,7 +20,7 @@ MODES = ("block", "delta", "auto")
 SELECTIONS = ("all", "auto", "none")
 SPREADS = ("scattered", "clustered")
 
-OF_ALL_SHARDS, OF_ONE_SHARD = 5, 10
+OF_ALL_SHARDS, OF_ONE_SHARD = 5, 12
 """Most memory that a rank needs, in units of all shards together and of its own one (measured, with calibration)."""
 
 
@@ -32,7 +32,7 @@ class CompressedAllGatherSuite(Suite):
 
     name: ClassVar[str] = "allgather_compressed"
     summary: ClassVar[str] = "compressed all-gather against the plain one: latency, speedup, bytes"
-    method_version: ClassVar[int] = 1
+    method_version: ClassVar[int] = 2
     distributed: ClassVar[bool] = True
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("latency", LATENCY),

@@ -17,7 +17,7 @@ from bench.definitions import (
 )
 from bench.errors import UsageError
 from bench.suite import Axis, Case, Metric, Suite
-from ciera_piper_core.alltoall import ALGORITHMS, TRAFFIC_KINDS
+from ciera_piper_core.alltoall import ALGORITHMS, REPLAY, ROTATING, TRAFFIC_KINDS, known_traffic
 from suites.communication import DTYPE, DTYPE_BYTES, GIB, KIB, MIB, RANKS, WORKING_BYTES, sizes
 
 if TYPE_CHECKING:
@@ -187,8 +187,6 @@ class AllToAllSuite(Suite):
         Raises:
             UsageError: an unknown traffic.
         """
-        from ciera_piper_core.alltoall.traffic_steps import REPLAY, ROTATING, known_traffic
-
         for traffic in overrides.get("traffic", ()):
             if not known_traffic(str(traffic)):
                 known = ", ".join((*TRAFFIC_KINDS, ROTATING))
@@ -209,13 +207,11 @@ class AllToAllSuite(Suite):
 
     def keeps(self, case: Case) -> bool:
         """Without one of two ranks, nobody is left to talk to; tokens are routed anew for each kind, not replayed."""
-        from ciera_piper_core.alltoall.routing_traffic import ROUTING_KINDS
-
         if case["traffic"] == "idle_rank" and case["ranks"] <= 2:
             return False
         if case["op"] == "all_to_all":
             return bool(case["algorithm"] != DEDUP)
-        return case["traffic"] in ROUTING_KINDS
+        return case["traffic"] in TRAFFIC_KINDS
 
     def metrics_for(self, case: Case) -> tuple[Metric, ...]:
         """Flat is not compared with itself; only dispatchers know what they left out."""
@@ -227,12 +223,12 @@ class AllToAllSuite(Suite):
 
         Of routed tokens, how they are routed; of a replay, the trace's digest.
         """
-        from ciera_piper_core.alltoall.router_trace import read_trace
-
         if case["op"] != "all_to_all":
             routing = {"top_k": TOP_K, "hidden": HIDDEN, "experts": EXPERTS_PER_RANK * case["ranks"]}
             return {**routing, "seed": site.seed}
         if (trace := _trace(case)) is not None:
+            from ciera_piper_core.alltoall.router_trace import read_trace
+
             try:
                 return {"trace": read_trace(trace).digest}
             except ValueError:
@@ -381,7 +377,5 @@ def _traffic(case: Case, seed: int) -> Any:
 def _trace(case: Case) -> Any:
     """The path of the trace that is replayed, or None."""
     from pathlib import Path
-
-    from ciera_piper_core.alltoall.traffic_steps import REPLAY
 
     return Path(case["traffic"].removeprefix(REPLAY)) if case["traffic"].startswith(REPLAY) else None

@@ -22,7 +22,16 @@ ALGORITHMS = ("flat", "two_phase", "halo_v0", "halo_v1", "halo_v2", "auto")
 
 TrafficKind = Literal["uniform", "zipf", "hot_rank", "idle_rank"]
 TRAFFIC_KINDS: tuple[TrafficKind, ...] = get_args(TrafficKind)
-"""Shapes of traffic that ``traffic.traffic_matrix`` makes, and explains."""
+"""Shapes of traffic that ``traffic.traffic_matrix`` makes, and explains; ``routing_traffic`` routes tokens so."""
+
+ROTATING = "rotating_hot_rank"
+REPLAY = "replay:"
+"""Begins the name of a replay; the path of the trace follows."""
+
+
+def known_traffic(text: str) -> bool:
+    """Whether ``traffic_steps`` knows a kind of that name (a trace may still be missing)."""
+    return text in (*TRAFFIC_KINDS, ROTATING) or (text.startswith(REPLAY) and len(text) > len(REPLAY))
 
 
 class ExchangeWork(Protocol):

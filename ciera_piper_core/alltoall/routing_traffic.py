@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ciera_piper_core.alltoall import TRAFFIC_KINDS
 from ciera_piper_core.alltoall.traffic import splitmix64, stream_key
 from ciera_piper_core.apportion import zipf_weights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-ROUTING_KINDS = ("uniform", "zipf", "hot_rank", "idle_rank")
 
 TOKENS_AT_ONCE = 4096
 WORDS_PER_RANK = 1 << 40
@@ -36,8 +35,8 @@ def routed_ranks(
     Raises:
         ValueError: an unknown kind, experts that ranks do not share evenly, or too few for top-k.
     """
-    if kind not in ROUTING_KINDS:
-        raise ValueError(f"unknown routing {kind!r}; known: {', '.join(ROUTING_KINDS)}")
+    if kind not in TRAFFIC_KINDS:
+        raise ValueError(f"unknown routing {kind!r}; known: {', '.join(TRAFFIC_KINDS)}")
     each, rest = divmod(experts, ranks)
     if rest or each < 1:
         raise ValueError(f"{experts} experts are not as many on each of {ranks} ranks")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ciera_piper_core.alltoall import TRAFFIC_KINDS
+from ciera_piper_core.alltoall import REPLAY, ROTATING
 from ciera_piper_core.alltoall.router_trace import read_trace, replayed
 from ciera_piper_core.alltoall.traffic import traffic_matrix
 
@@ -16,16 +16,7 @@ if TYPE_CHECKING:
 
     from ciera_piper_core.alltoall import TrafficKind
 
-ROTATING = "rotating_hot_rank"
-REPLAY = "replay:"
-"""Begins the name of a replay; the path of the trace follows."""
-
 MOST_ROTATION_STEPS = 16
-
-
-def known_traffic(text: str) -> bool:
-    """Whether ``traffic_steps`` knows a kind of that name (a trace may still be missing)."""
-    return text in (*TRAFFIC_KINDS, ROTATING) or (text.startswith(REPLAY) and len(text) > len(REPLAY))
 
 
 def traffic_steps(kind: str, ranks: int, rows_per_rank: int, seed: int) -> NDArray[np.int64]:

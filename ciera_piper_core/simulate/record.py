@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ciera_piper_core.alltoall import REPLAY
 from ciera_piper_core.alltoall.router_trace import read_trace
-from ciera_piper_core.alltoall.traffic_steps import REPLAY
 from ciera_piper_core.simulate.machine import BANDWIDTHS
 
 if TYPE_CHECKING:

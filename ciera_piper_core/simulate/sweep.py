@@ -6,16 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ciera_piper_core.alltoall import TRAFFIC_KINDS
+from ciera_piper_core.alltoall import REPLAY, ROTATING, TRAFFIC_KINDS, known_traffic
 from ciera_piper_core.alltoall.router_trace import MOST_STEPS
 from ciera_piper_core.alltoall.traffic import MAX_ROWS
-from ciera_piper_core.alltoall.traffic_steps import (
-    MOST_ROTATION_STEPS,
-    REPLAY,
-    ROTATING,
-    known_traffic,
-    traffic_steps,
-)
+from ciera_piper_core.alltoall.traffic_steps import MOST_ROTATION_STEPS, traffic_steps
 from ciera_piper_core.models.wording import shorten
 from ciera_piper_core.simulate import ALGORITHMS
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ciera_piper_core.alltoall import TRAFFIC_KINDS
 from ciera_piper_core.alltoall.dispatch_traffic import expected_share
-from ciera_piper_core.alltoall.routing_traffic import ROUTING_KINDS, _distinct, routed_ranks
+from ciera_piper_core.alltoall.routing_traffic import _distinct, routed_ranks
 
 
-@pytest.mark.parametrize("kind", ROUTING_KINDS)
+@pytest.mark.parametrize("kind", TRAFFIC_KINDS)
 def test_every_token_has_top_k_choices(kind: str) -> None:
     tables = [routed_ranks(kind, rank, 4, 50, 6, 16, 5) for rank in range(4)]
     idle = [len(table) == 0 for table in tables]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ciera_piper_core.alltoall import TRAFFIC_KINDS
+from ciera_piper_core.alltoall import ROTATING, TRAFFIC_KINDS, known_traffic
 from ciera_piper_core.alltoall.traffic import traffic_matrix
-from ciera_piper_core.alltoall.traffic_steps import ROTATING, known_traffic, skew, traffic_steps
+from ciera_piper_core.alltoall.traffic_steps import skew, traffic_steps
 
 if TYPE_CHECKING:
     from pathlib import Path

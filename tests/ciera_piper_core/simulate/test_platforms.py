@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
+import tomllib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +15,10 @@ from ciera_piper_core.platforms import load_platform
 from ciera_piper_core.simulate.closed_form import UniformModel
 from ciera_piper_core.simulate.machine import BANDWIDTHS
 from ciera_piper_core.simulate.platforms import NETWORKS, from_platform, from_table, load_machine, names
+from ciera_piper_core.simulate.terms import MEANINGS, UNITS
 from ciera_piper_core.simulate.topology import Dragonfly, Entry, FatTree, RailFatTree, SingleSwitch
 
-if TYPE_CHECKING:
-    from pathlib import Path
+PAGE = Path(__file__).resolve().parents[3] / "docs/alltoall.md"
 
 NODE = {"gpus": 4, "port_bytes_s": 3e10, "nics": 2, "nic_bytes_s": 1e10}
 COMPLETE: dict[str, Any] = {"node": NODE, "network": {"kind": "fat tree", "nodes_per_leaf": 4}}
@@ -184,3 +187,13 @@ def test_a_platforms_few_numbers_make_a_network(topology: str, kind: type) -> No
     assert kind in NETWORKS.values()
     if isinstance(network, FatTree):
         assert (network.leaves_per_pod, network.pod_taper) == (2, 2.0)
+
+
+def test_the_page_explains_each_term_and_its_machine_file_can_be_read() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for name, unit in UNITS.items():
+        assert f"| `{name}` | {unit} | {MEANINGS[name]} |" in page
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    machine = from_table("page", tomllib.loads(text))
+    assert machine.name == "our-cluster"
+    assert machine.terms.measured == ("message_inter_s",)
