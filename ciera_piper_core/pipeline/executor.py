@@ -16,7 +16,7 @@ from ciera_piper_core.pipeline.schedules import SINGLE_STAGE, TORCH_CLASS, rank_
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -98,7 +98,10 @@ class Executor:
         parts = [self._torch_stage(stage, module, split=split) for stage, module in sorted(modules.items())]
         kind: Any = torch_schedules.get_schedule_class(TORCH_CLASS[schedule])
         self._schedule = kind(
-            parts[0] if schedule in SINGLE_STAGE else parts, microbatches, loss_fn=self._weighted_loss, scale_grads=False
+            parts[0] if schedule in SINGLE_STAGE else parts,
+            microbatches,
+            loss_fn=self._weighted_loss,
+            scale_grads=False,
         )
 
     @property
@@ -221,7 +224,7 @@ class _Stage(PipelineStage):
     """
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
-        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)  # type: ignore[no-untyped-call]
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
         for weight in self.submod.parameters():
             hooks: Any = getattr(weight, "_post_accumulate_grad_hooks", None)
             # One that has no gradient any more was taken by its hooks already.
@@ -237,14 +240,14 @@ def _nothing_left() -> Callable[[], None]:
 @contextmanager
 def _marked_waits() -> Iterator[None]:
     """Mark where torch's schedules wait for another stage: they all do so in one function."""
-    waits: Callable[[Sequence[dist.Work]], None] = torch_schedules._wait_batch_p2p
+    waits = torch_schedules._wait_batch_p2p
 
-    def marked(work: Sequence[dist.Work]) -> None:
+    def marked(work: list[dist.Work]) -> None:
         if work:
             with region("pipeline_wait"):
                 waits(work)
 
-    torch_schedules._wait_batch_p2p = marked  # type: ignore[assignment]
+    torch_schedules._wait_batch_p2p = marked
     try:
         yield
     finally:

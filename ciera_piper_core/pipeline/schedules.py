@@ -15,7 +15,7 @@ than with GPipe. Plans have no use for it."""
 
 SCHEDULES: tuple[str, ...] = (*planned.SCHEDULES, LOOPED_BFS)
 
-TORCH_CLASS: dict[str, str] = {**planned.TORCH_CLASS, LOOPED_BFS: "LoopedBFS"}
+TORCH_CLASS: dict[str, str] = {**dict[str, str](planned.TORCH_CLASS.items()), LOOPED_BFS: "LoopedBFS"}
 """What ``torch.distributed.pipelining.schedules.get_schedule_class`` takes."""
 
 SINGLE_STAGE = frozenset({"gpipe", "1f1b"})

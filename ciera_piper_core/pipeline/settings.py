@@ -51,7 +51,9 @@ class ExecutorSettings:
 
     def __post_init__(self) -> None:
         if self.version != SETTINGS_VERSION:
-            raise ValueError(f"version is {self.version}; this executor reads {SETTINGS_VERSION}: export the plan again")
+            raise ValueError(
+                f"version is {self.version}; this executor reads {SETTINGS_VERSION}: export the plan again"
+            )
         if sorted(self.mesh) != ["dp", "ep", "pp", "tp"]:
             raise ValueError(f"mesh needs pp, dp, ep and tp, not {', '.join(self.mesh)}")
         if self.mesh["tp"] != 1:
@@ -63,7 +65,9 @@ class ExecutorSettings:
         if self.placement not in ("even", "uneven"):
             raise ValueError(f"placement is {self.placement!r}; known: even, uneven")
         if self.stages.of_rank != (expected := rank_stages(self.schedule_name, self.shape.pp)):
-            raise ValueError(f"rank_stages is {self.rank_stages}; {self.schedule} has {[list(held) for held in expected]}")
+            raise ValueError(
+                f"rank_stages is {self.rank_stages}; {self.schedule} has {[list(held) for held in expected]}"
+            )
         if reason := why_not(self.schedule_name, self.shape.pp, self.microbatches, self.stages.layer_count):
             raise ValueError(f"schedule: {reason}")
 
@@ -88,7 +92,13 @@ class ExecutorSettings:
     def _checked(cls, text: Any) -> ExecutorSettings:
         if not isinstance(text, dict):
             raise ValueError("executor settings are a JSON object")
-        kinds: dict[str, Any] = {"int": int, "str": str, "bool": bool, "list[list[int]]": list, "Mapping[str, int]": dict}
+        kinds: dict[str, Any] = {
+            "int": int,
+            "str": str,
+            "bool": bool,
+            "list[list[int]]": list,
+            "Mapping[str, int]": dict,
+        }
         known = {field.name: kinds[str(field.type)] for field in fields(cls)}
         if unknown := sorted(text.keys() - known.keys()):
             raise ValueError(f"unknown key {unknown[0]!r}; known: {', '.join(known)}")
@@ -117,9 +127,7 @@ class ExecutorSettings:
     @property
     def stages(self) -> Stages:
         """Layers of stages, and stages of ranks."""
-        return Stages(
-            tuple(tuple(held) for held in self.stage_layers), tuple(tuple(held) for held in self.rank_stages)
-        )
+        return Stages(tuple(tuple(held) for held in self.stage_layers), tuple(tuple(held) for held in self.rank_stages))
 
     @property
     def algorithm(self) -> str:
@@ -148,7 +156,7 @@ class ExecutorSettings:
                 return f"{name} is {planned} in the plan and {given} in the training; change one of them"
         if self.zero_stage not in zero_stages:
             able = " or ".join(map(str, zero_stages))
-            return f"zero_stage is {self.zero_stage} in the plan; this system has {able}: plan with --set zero_stage={able}"
+            return f"zero_stage is {self.zero_stage} in the plan; this system has {able}: plan with that (--set)"
         experts = {layer.experts.experts for layer in recipe.architecture.layers if layer.experts is not None}
         if self.placement == "even" and any(count % self.shape.ep for count in experts):
             return f"ep={self.shape.ep} does not divide {sorted(experts)} experts, and the plan's placement is even"

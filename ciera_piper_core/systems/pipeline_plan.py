@@ -46,9 +46,7 @@ class PipelinePlan:
     placement: str
 
     @classmethod
-    def of(
-        cls, recipe: Recipe, world: int, options: Mapping[str, Any], zero_stages: tuple[int, ...]
-    ) -> PipelinePlan:
+    def of(cls, recipe: Recipe, world: int, options: Mapping[str, Any], zero_stages: tuple[int, ...]) -> PipelinePlan:
         """The plan of a system.
 
         Args:

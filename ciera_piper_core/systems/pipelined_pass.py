@@ -1,4 +1,4 @@
-"""The passes of a step through a pipeline of one data rank, and the loss over all of them: what pipelined systems share."""
+"""A step's passes through the pipeline of a data rank, and the loss over all of them: what pipelined systems share."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from ciera_piper_core.alltoall.flat_dispatch import FlatDispatch
 from ciera_piper_core.models.initialisation import initialise
 from ciera_piper_core.moe.expert_parallel import ExpertParallel
 from ciera_piper_core.pipeline.stages import keep_rank, stage_module
+from ciera_piper_core.systems import expert_migration
 from ciera_piper_core.systems.expert_keys import joined
 from ciera_piper_core.systems.pipeline_plan import OPTIONS, PipelinePlan
 from ciera_piper_core.systems.pipelined_pass import PipelinedPass
@@ -37,7 +38,8 @@ class PiperSystem(ReplicatedSystem):
     """Pipeline x data x expert parallelism on ``torch.distributed.pipelining``.
 
     Ranks that share experts are neighbours, and run the same microbatches in the same order. Microbatches
-    are those of the recipe; a schedule that needs more of them than there are is refused.
+    are those of the recipe; a schedule that needs more of them than there are is refused. With option
+    ``migrate``, experts move within their group when it pays; each stage decides for itself.
 
     Attributes:
         plan: mesh, schedule, stages, all-to-all.
@@ -47,7 +49,7 @@ class PiperSystem(ReplicatedSystem):
 
     name: ClassVar[str] = "piper"
     summary: ClassVar[str] = "pipeline x expert x data parallel, HALO all-to-all, expert migration"
-    options: ClassVar[Mapping[str, Option]] = OPTIONS
+    options: ClassVar[Mapping[str, Option]] = {**OPTIONS, **expert_migration.OPTIONS}
     zero_stages: ClassVar[tuple[int, ...]] = (0,)
 
     plan: PipelinePlan
@@ -57,12 +59,15 @@ class PiperSystem(ReplicatedSystem):
     @classmethod
     def arrange(cls, recipe: Recipe, world: int, options: Mapping[str, Any]) -> dict[str, int]:
         """``pp``, ``dp`` and ``ep``, as a plan's mesh has them."""
+        expert_migration.policy_of(options)
         return PipelinePlan.of(recipe, world, options, cls.zero_stages).mesh.sizes
 
     def __init__(self, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> None:
         super().__init__(recipe, ranks, options)
         self.layout = replace(self.layout, pp=self.plan.mesh.pp)
         self.passes = PipelinedPass(self.model, self.stages, recipe, self.plan, ranks, self.mesh)
+        if policy := expert_migration.policy_of(options):
+            expert_migration.attach(self, policy)
 
     def parallelise(self, model: Transformer) -> None:
         """This rank's stages, and of their experts its own."""

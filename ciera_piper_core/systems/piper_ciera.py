@@ -20,11 +20,12 @@ from ciera_piper_core.systems.ciera import CODING_OPTIONS, SELECTION_OPTIONS
 from ciera_piper_core.systems.expert_keys import split
 from ciera_piper_core.systems.fsdp_regions import mark_regions
 from ciera_piper_core.systems.gradient_buckets import GradientBuckets
+from ciera_piper_core.systems.pipeline_plan import OPTIONS
 from ciera_piper_core.systems.piper import PiperSystem
 from ciera_piper_core.systems.system import Option
 from ciera_piper_core.training.build import DTYPES
 from ciera_piper_core.training.health import check_batch
-from ciera_piper_core.training.loss_scaling import LossScaler
+from ciera_piper_core.training.optimizer import MasterWeights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ciera_piper_core.allgather.fsdp import CompressedModel
-    from ciera_piper_core.models.transformer import Transformer
+    from ciera_piper_core.models.transformer import Transformer, TransformerLayer
     from ciera_piper_core.systems.system import Ranks
     from ciera_piper_core.training.recipe import Recipe
 
@@ -55,7 +56,7 @@ class PiperCieraSystem(PiperSystem):
     name: ClassVar[str] = "piper+ciera"
     summary: ClassVar[str] = "piper, its data-parallel part sharded and gathered by the compressed Allgather"
     options: ClassVar[Mapping[str, Option]] = {
-        **PiperSystem.options,
+        **OPTIONS,
         **CODING_OPTIONS,
         **SELECTION_OPTIONS,
         "codec": Option(True, "false: the same gathers, with nothing compressed"),
@@ -71,11 +72,8 @@ class PiperCieraSystem(PiperSystem):
         return super().refusal(recipe, ranks, options)
 
     def __init__(self, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> None:
-        self._whole_recipe = recipe
         self._pending: dict[int, Any] = {}
-        # To the base all weights are float32 and their own masters: FSDP rounds what it gathers.
-        super().__init__(replace(recipe, precision="fp32"), ranks, options)
-        self.recipe, self.scaler = recipe, LossScaler(recipe.precision)
+        super().__init__(recipe, ranks, options)
         self.layout = replace(self.layout, sharded="experts, parameters, gradients, optimizer")
         self._steps_here = 0
         settings = CodingSettings(self.given["mode"], self.given["block"])
@@ -88,6 +86,10 @@ class PiperCieraSystem(PiperSystem):
     def settled_after(self) -> int:
         """Steps of this process after which the way of gathering does not change any more: measure from there."""
         return int(self.given["settle"] + self.given["record"] + 1) if self.given["codec"] else 0
+
+    def make_masters(self, model: Transformer) -> MasterWeights:
+        """The sharded weights themselves: FSDP2 rounds what it gathers."""
+        return MasterWeights(model, self.recipe, precision=torch.float32)
 
     def logical(self, name: str, local: Tensor) -> dict[str, Tensor]:
         if not isinstance(local, DTensor) or not self.is_expert(name):
@@ -149,9 +151,10 @@ class PiperCieraSystem(PiperSystem):
         copies, data = self._device_mesh("dp"), self._device_mesh("dp", "ep")
         for stage in self.stages.values():
             for layer in stage.layers.values():
-                if layer.routed_experts is not None:
-                    self._shard(layer.routed_experts.experts, copies)
-                    layer.routed_experts.register_forward_pre_hook(self._wait_for_experts)
+                experts = cast("TransformerLayer", layer).routed_experts
+                if experts is not None:
+                    self._shard(experts.experts, copies)
+                    experts.register_forward_pre_hook(self._wait_for_experts)
                 self._shard(layer, data)
             self._shard(stage, data)
             mark_regions(stage)
@@ -164,10 +167,10 @@ class PiperCieraSystem(PiperSystem):
 
     def _shard(self, module: torch.nn.Module, mesh: DeviceMesh) -> None:
         """Shard what of the module is not sharded yet; gradients are summed, as the losses' weights have it."""
-        precision = DTYPES[self._whole_recipe.precision]
+        precision = DTYPES[self.recipe.precision]
         policy = MixedPrecisionPolicy(
             param_dtype=None if precision is torch.float32 else precision,
-            reduce_dtype=DTYPES[self._whole_recipe.gradient_precision],
+            reduce_dtype=DTYPES[self.recipe.gradient_precision],
         )
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
         sharded = cast("FSDPModule", module)
@@ -189,7 +192,9 @@ class PiperCieraSystem(PiperSystem):
     def _gather(self) -> None:
         """Begin to gather all parameters of this rank's stages; who needs them first waits."""
         self._pending = {
-            id(module): module.unshard(async_op=True) for stage in self.stages.values() for module in fsdp_modules(stage)
+            id(module): module.unshard(async_op=True)
+            for stage in self.stages.values()
+            for module in fsdp_modules(stage)
         }
 
     def _release(self) -> None:

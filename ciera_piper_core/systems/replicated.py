@@ -136,7 +136,7 @@ class ReplicatedSystem(TrainingSystem):
         self.model = empty_model(recipe, device="meta")
         self.parallelise(self.model)
         self._fill(self.model)
-        self.masters = MasterWeights(self.model, recipe)
+        self.masters = self.make_masters(self.model)
         self.gradients = self._buckets()
 
     # What subclasses change.
@@ -155,6 +155,10 @@ class ReplicatedSystem(TrainingSystem):
     def initialise(self, model: Transformer) -> None:
         """Give the model the first weights of the recipe's seed; it has memory, but no values."""
         initialise(model, self.recipe.seed, experts_of=self.experts_of)
+
+    def make_masters(self, model: Transformer) -> MasterWeights:
+        """Masters of the model's first weights, which are rounded to the recipe's precision."""
+        return MasterWeights(model, self.recipe)
 
     def loss(self, part: Tensor) -> Tensor:
         """Mean cross-entropy of one microbatch ``(sequences, sequence + 1)`` of this rank; differentiable."""

@@ -45,7 +45,9 @@ def plain(microbatches: int, weight: float) -> tuple[list[float], dict[str, torc
     return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def executor(schedule: str, microbatches: int, checkpointing: Checkpointing = "none", **more: Any) -> tuple[Any, Executor]:
+def executor(
+    schedule: str, microbatches: int, checkpointing: Checkpointing = "none", **more: Any
+) -> tuple[Any, Executor]:
     """This rank's part of the model and its executor."""
     group = dist.group.WORLD
     assert group is not None
@@ -65,7 +67,6 @@ def check_step(schedule: str, microbatches: int, checkpointing: Checkpointing = 
     model, run = executor(schedule, microbatches, checkpointing, **more)
     run.loss_weight = 0.5
     tokens, targets = text(microbatches)
-    spans: list[Any] = []
     for step in range(2):
         for parameter in model.parameters():
             parameter.grad = None

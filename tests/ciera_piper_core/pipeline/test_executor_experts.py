@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +25,8 @@ from tests.ciera_piper_core.pipeline.small_model import HIDDEN, VOCAB, small_tra
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bench.suite import Context
     from ciera_piper_core.models.feed_forward import RoutedExperts
 

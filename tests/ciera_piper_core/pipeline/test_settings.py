@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ciera_piper_core.models.architecture import Architecture
 from ciera_piper_core.pipeline.mesh import MeshShape
 from ciera_piper_core.pipeline.settings import ExecutorSettings
 from ciera_piper_core.planner.export import export
@@ -18,6 +16,11 @@ from ciera_piper_core.planner.strategy import Question, Strategy
 from ciera_piper_core.platforms import load_platform
 from ciera_piper_core.training.recipe import Recipe
 from tests.ciera_piper_core.pipeline.small_model import small_architecture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ciera_piper_core.models.architecture import Architecture
 
 PLAN: dict[str, Any] = {
     "version": 1,
