@@ -66,8 +66,6 @@ class PiperSystem(ReplicatedSystem):
         super().__init__(recipe, ranks, options)
         self.layout = replace(self.layout, pp=self.plan.mesh.pp)
         self.passes = PipelinedPass(self.model, self.stages, recipe, self.plan, ranks, self.mesh)
-        if policy := expert_migration.policy_of(options):
-            expert_migration.attach(self, policy)
 
     def parallelise(self, model: Transformer) -> None:
         """This rank's stages, and of their experts its own."""

@@ -23,6 +23,7 @@ from ciera_piper_core.moe.balance import update_biases
 from ciera_piper_core.moe.expert_parallel import ExpertParallel, spread_experts
 from ciera_piper_core.moe.expert_table import ExpertTable, contiguous_table
 from ciera_piper_core.ranges import region
+from ciera_piper_core.systems import expert_migration
 from ciera_piper_core.systems.expert_keys import joined, split
 from ciera_piper_core.systems.gradient_buckets import GradientBuckets
 from ciera_piper_core.systems.rank_mesh import RankMesh
@@ -79,6 +80,7 @@ class ReplicatedSystem(TrainingSystem):
         "placement": Option(
             "even", "uneven: where ep does not divide the experts, some ranks hold one more", ("even", "uneven")
         ),
+        **expert_migration.OPTIONS,
     }
     data_axes: ClassVar[tuple[str, ...]] = ("dp", "ep")
     expert_axes: ClassVar[tuple[str, ...]] = ("ep",)
@@ -107,6 +109,7 @@ class ReplicatedSystem(TrainingSystem):
     @classmethod
     def refusal(cls, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> str | None:
         try:
+            expert_migration.policy_of(options)
             sizes = cls.arrange(recipe, ranks.world, options)
             recipe.sequences_per_microbatch(math.prod(sizes[axis] for axis in cls.data_axes))
         except ValueError as error:
@@ -138,6 +141,8 @@ class ReplicatedSystem(TrainingSystem):
         self._fill(self.model)
         self.masters = self.make_masters(self.model)
         self.gradients = self._buckets()
+        if (policy := expert_migration.policy_of(options)) is not None:
+            expert_migration.attach(self, policy)
 
     # What subclasses change.
 
