@@ -1,1 +1,1 @@
-"""What every training system shares: the recipe, the data, optimizers, loss scaling, checkpoints, and what is recorded."""
+"""What training systems share: recipe, data, optimizers, loss scaling, checkpoints, and what is recorded."""
