@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from bench.definitions import HFU, ITEM_RATE, ITERATION_SECONDS, MFU, Definition, define
 from bench.suite import ComparableSuite, Metric
+from ciera_piper_core.training.regions import REGIONS, SHARES
+from ciera_piper_core.training.wire_bytes import COLLECTIVES
 from suites.training_case import AXES, DEFAULTS, agreements, batch_of, refused, require_system
-from suites.training_instruments import COLLECTIVES, REGIONS
 from suites.training_peak import source_of_peak
 from suites.training_workload import CONVENTION
 
@@ -65,8 +66,8 @@ EXPOSED = define(
         "duration/exposed-communication-v1",
         "s",
         "lower",
-        "Time of a step in which the slowest rank's training thread waits for messages and computes nothing, in steps "
-        "with instruments.",
+        "Time of a step that the slowest rank's training thread spends in parts that move data between ranks or wait "
+        "for it, packing and casts for them included, in steps with instruments.",
     )
 )
 REGION_TIME = define(
@@ -76,6 +77,15 @@ REGION_TIME = define(
         "lower",
         "Time of a step that a rank's training thread spends in a part of it (parameter region) and in no part within "
         "that, forward and backward, the mean over ranks, in steps with instruments. All parts together are the step.",
+    )
+)
+COMMUNICATION_SHARE = define(
+    Definition(
+        "share/of-communication-v1",
+        "ratio",
+        "lower",
+        "Of the time that a step's communication takes the training thread, what is spent on one kind of it (parameter "
+        "part): gathering parameters, reducing gradients, all others; the mean over ranks, in steps with instruments.",
     )
 )
 RESIDUAL = define(
@@ -111,6 +121,7 @@ class EndToEndSuite(ComparableSuite):
         Metric("validation_loss", VALIDATION_LOSS),
         *(Metric("wire_bytes", WIRE_BYTES, {"collective": name}) for name in COLLECTIVES),
         *(Metric("region_time", REGION_TIME, {"region": name}) for name in REGIONS),
+        *(Metric("communication_share", COMMUNICATION_SHARE, {"part": name}) for name in SHARES),
     )
     axes: ClassVar = AXES
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {

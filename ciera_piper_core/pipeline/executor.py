@@ -128,7 +128,8 @@ class Executor:
         self._seen = []
         inputs = (tokens.to(self._device),) if self.has_first else ()
         target = targets.to(self._device) if self.has_last else None
-        with _marked_waits():
+        # What torch's schedule does between passes is marked as waiting: it is the pipeline's, not the model's.
+        with region("pipeline_wait"), _marked_waits():
             self._schedule.step(*inputs, target=target, return_outputs=False)
         losses, self._seen = self._seen, []
         return losses

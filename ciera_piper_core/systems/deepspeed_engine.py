@@ -156,6 +156,8 @@ class DeepSpeedSystem(TrainingSystem):
             self.engine, *_ = deepspeed.initialize(
                 model=self.model, optimizer=optimizer, config=self.settings(), dist_init_required=False
             )
+        # After a backward pass; of what ZeRO reduces during it, the optimizer knows.
+        self.engine.allreduce_gradients = region("gradient_reduce")(self.engine.allreduce_gradients)
         # The engine rounded them to the working precision, with all else that floats.
         for part in self.model.modules():
             if isinstance(part, Router):

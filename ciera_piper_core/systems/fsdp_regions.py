@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
     import torch
 
-STEPS = {"unshard": "parameter_gather", "wait_for_unshard": "parameter_gather", "post_backward": "gradient_reduce"}
+STEPS = {
+    "unshard": "parameter_gather",
+    "wait_for_unshard": "parameter_gather",
+    "pre_forward": "parameter_gather",
+    "post_forward": "parameter_gather",
+    "pre_backward": "parameter_gather",
+    "post_backward": "gradient_reduce",
+    "finalize_backward": "gradient_reduce",
+}
 """By method of FSDP2's parameter groups, the region that a call of it is."""
 
 

@@ -59,7 +59,6 @@ class PiperSystem(ReplicatedSystem):
     @classmethod
     def arrange(cls, recipe: Recipe, world: int, options: Mapping[str, Any]) -> dict[str, int]:
         """``pp``, ``dp`` and ``ep``, as a plan's mesh has them."""
-        expert_migration.policy_of(options)
         return PipelinePlan.of(recipe, world, options, cls.zero_stages).mesh.sizes
 
     def __init__(self, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> None:

@@ -15,10 +15,10 @@ from bench.suite import PRESETS, Case, Context
 from ciera_piper_core.models.flops import model_flops
 from ciera_piper_core.models.parameters import model_parameters
 from ciera_piper_core.systems.plain import Plain
+from ciera_piper_core.training.regions import REGIONS
 from suites import training_case, training_peak
 from suites.end_to_end import EndToEndSuite
 from suites.training_case import DEFAULTS, read_training
-from suites.training_instruments import REGIONS
 from suites.training_workload import TrainingWorkload, digest, parameters_of, work_of
 from tests.gloo_world import run_world
 

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 STEPS = 3
 
 
-def compare(recipe: Recipe, nodes: int = 1, steps: int = STEPS, **options: Any) -> None:
+def compare(recipe: Recipe, nodes: int = 1, steps: int = STEPS, loss: float = 1e-6, **options: Any) -> None:
     """Train both, and hold them to each other."""
     ranks = all_ranks(nodes)
     expected = reference(recipe, ranks, steps)
     system = built(PiperSystem, recipe, ranks, **options)
-    check_same(trained(system, steps), expected, what=str(options))
+    check_same(trained(system, steps), expected, what=str(options), loss=loss, weights=100 * loss)
     system.close()
 
 
@@ -81,10 +81,11 @@ def test_hierarchical_exchange_over_two_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["capacity", "loss_free", "expert_choice"])
 def test_kinds_of_routing(kind: Any, tmp_path: Path) -> None:
-    # Two steps: the third piece of text begins with equal bytes, whose probabilities are equal too, and then
-    # it is rounding that decides which of them an expert chooses.
     routed = recipe(routing=Routing(kind=kind))
-    run_world(4, lambda context: compare(routed, steps=2, pp=2, ep=2), tmp_path)
+    # Text has runs of equal bytes, whose probabilities are equal too, up to rounding; where an expert's last
+    # place is between two of them, another rounding gives it to the other.
+    loss = 1e-4 if kind == "expert_choice" else 1e-6
+    run_world(4, lambda context: compare(routed, steps=2, loss=loss, pp=2, ep=2), tmp_path)
 
 
 def test_recomputed_activations_and_adafactor(tmp_path: Path) -> None:

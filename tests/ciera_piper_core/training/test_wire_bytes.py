@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from suites.sent_bytes import KINDS, counting
+from ciera_piper_core.training.collective_log import logging_collectives
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
@@ -70,11 +69,11 @@ def test_a_collective_sends_what_it_must(name: str, tmp_path: Path) -> None:
     kind, call, expected = CALLS[name]
 
     def body(context: Context) -> dict[str, float]:
-        with counting() as sent:
+        with logging_collectives() as log:
             call(context.group.data, context.site.rank)
         # Uncounted, and nothing is left behind that breaks it.
         call(context.group.data, context.site.rank)
-        return sent
+        return log.sent
 
     found = run_world(WORLD, body, tmp_path)
     assert found == [{kind: pytest.approx(expected(rank))} for rank in range(WORLD)]
@@ -83,19 +82,33 @@ def test_a_collective_sends_what_it_must(name: str, tmp_path: Path) -> None:
 def test_messages_between_two_ranks_count_at_their_sender(tmp_path: Path) -> None:
     def body(context: Context) -> dict[str, float]:
         rank, group = context.site.rank, context.group.data
-        with counting() as sent:
+        with logging_collectives() as log:
             if rank == 0:
                 dist.send(torch.ones(10), 1, group=group)
             else:
                 dist.recv(torch.empty(10), 0, group=group)
-        return sent
+        return log.sent
 
     assert run_world(2, body, tmp_path) == [{"send_recv": 10 * F32}, {}]
 
 
-def test_the_class_is_as_it_was_afterwards() -> None:
-    before = {name: vars(dist.ProcessGroup).get(name) for name in KINDS}
-    with suppress(RuntimeError), counting():
-        assert any(vars(dist.ProcessGroup).get(name) is not before[name] for name in KINDS)
-        raise RuntimeError("inside")
-    assert {name: vars(dist.ProcessGroup).get(name) for name in KINDS} == before
+def test_a_root_sends_or_takes_what_gather_and_scatter_state(tmp_path: Path) -> None:
+    def body(context: Context) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+        rank, group, part = context.site.rank, context.group.data, torch.ones(10)
+        parts = [torch.empty(10) for _ in range(WORLD)]
+        found = []
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: dist.gather(part, parts if rank == 1 else None, 1, group=group),
+            lambda: dist.scatter(part, parts if rank == 1 else None, 1, group=group),
+            lambda: dist.reduce(part, 1, group=group),
+        )
+        for call in calls:
+            with logging_collectives() as log:
+                call()
+            found.append(log.sent)
+        return found[0], found[1], found[2]
+
+    for rank, (gathered, scattered, reduced) in enumerate(run_world(WORLD, body, tmp_path)):
+        assert gathered == {"other": 0.0 if rank == 1 else 10 * F32}
+        assert scattered == {"other": 3 * 10 * F32 if rank == 1 else 0.0}
+        assert reduced == {"other": pytest.approx(3 / 4 * 10 * F32)}
