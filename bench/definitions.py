@@ -148,6 +148,9 @@ class Work:
     Attributes:
         bytes: S of the bandwidth definitions, or the bytes read and written by a memory kernel.
         flops: floating-point operations (a multiply-add counts two).
+        executed_flops: the same with what is computed again; None where nothing is.
+        peak_flops_per_second: the most that all ranks' devices together can do, if known.
+        items: of what the iteration works through: tokens, for example.
         busbw_factor: from algbw to busbw.
         bound_seconds: the least time that this placement could need, if known.
         predicted_seconds, predicted_baseline_seconds: what a model says that an iteration and its baseline take, where
@@ -160,6 +163,9 @@ class Work:
 
     bytes: int = 0
     flops: float = 0.0
+    executed_flops: float | None = None
+    peak_flops_per_second: float | None = None
+    items: int = 0
     busbw_factor: float = 1.0
     bound_seconds: float | None = None
     predicted_seconds: float | None = None
@@ -170,6 +176,9 @@ class Work:
         for name in (
             "bytes",
             "flops",
+            "executed_flops",
+            "peak_flops_per_second",
+            "items",
             "busbw_factor",
             "bound_seconds",
             "predicted_seconds",
@@ -294,3 +303,74 @@ RANGE_TIME = define(
         "device, so a range has its own kernels, and none of them overlap.",
     )
 )
+ITERATION_SECONDS = define(
+    Definition(
+        "duration/iteration-v1",
+        "s",
+        "lower",
+        "Duration of one iteration on the slowest rank; the value is the median over iterations.",
+        lambda seconds, work: seconds,
+    )
+)
+ITEM_RATE = define(
+    Definition(
+        "rate/items-of-all-ranks-v1",
+        "tokens/s",
+        "higher",
+        "Tokens that all ranks together work through in an iteration, over the slowest rank's duration.",
+        lambda seconds, work: work.items / seconds,
+    )
+)
+MFU = define(
+    Definition(
+        "utilisation/model-flops-v1",
+        "ratio",
+        "higher",
+        "Floating-point operations that the model needs for the iteration (parameter convention says which count; what "
+        "is computed again does not), over the duration times the peak of all ranks' devices together (parameter peak "
+        "says where that is from, the metric peak_rate how much it is).",
+        lambda seconds, work: _share_of_peak(work, seconds, work.flops),
+    )
+)
+HFU = define(
+    Definition(
+        "utilisation/executed-flops-v1",
+        "ratio",
+        "higher",
+        "As utilisation/model-flops-v1, with the operations that are computed again in the backward pass.",
+        lambda seconds, work: _share_of_peak(work, seconds, work.executed_flops),
+    )
+)
+SPEEDUP = define(
+    Definition(
+        "speedup/by-turns-v1",
+        "ratio",
+        "higher",
+        "Duration of an iteration of the reference (parameter reference) over that of this side, both measured by "
+        "turns on the same machine: the estimate of Hodges and Lehmann over turns. Above 1 this side is faster.",
+    )
+)
+SPEEDUP_BOUND = define(
+    Definition(
+        "speedup/confidence-bound-v1",
+        "ratio",
+        "higher",
+        "End of the 95 % confidence interval of speedup/by-turns-v1; parameter bound says which.",
+    )
+)
+SERIES_DIFFERENCE = define(
+    Definition(
+        "difference/largest-relative-v1",
+        "ratio",
+        "lower",
+        "Largest difference of a series of numbers (one an iteration) to that of the reference (parameter reference), "
+        "over all iterations that both have, as a share of the reference's number.",
+    )
+)
+
+
+def _share_of_peak(work: Work, seconds: float, flops: float | None) -> float:
+    """``flops`` (those of the model if None) over what the devices can do; NaN where that is not known."""
+    if not work.peak_flops_per_second:
+        return math.nan
+    return (work.flops if flops is None else flops) / seconds / work.peak_flops_per_second

@@ -248,6 +248,57 @@ class Workload(ABC):
         """Release what setup took; called also when the case failed by an exception."""
 
 
+class ComparableWorkload(Workload):
+    """A workload that can take turns with others of its suite, and says whether it does the same as they.
+
+    Every method is collective: all ranks call it. ``bench.comparison`` does; what is compared is a case.
+
+    Attributes:
+        settled_after: iterations after which it works as it does from then on; no turn is timed before.
+    """
+
+    settled_after: int = 0
+
+    @abstractmethod
+    def conditions(self) -> Mapping[str, Value]:
+        """What must be equal on all sides before their speeds may be compared, by name; before the first ``run``."""
+
+    @abstractmethod
+    def series(self) -> Mapping[str, Sequence[float]]:
+        """Numbers that must agree between the sides, by name: one of each iteration so far, or of each inspection."""
+
+    def inspect(self) -> None:
+        """Called once, after the timed iterations: more of them, with instruments, for ``observations``."""
+
+    def handed_on(self) -> Mapping[str, Value]:
+        """What the other sides take over, in their ``Context.scratch``, in place of measuring it again."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a series of one side may be from another side's.
+
+    Attributes:
+        series: name of it.
+        tolerance: largest difference, as a share of the other's number; 0 for the same numbers.
+        first: only so many iterations, from the first; None for all.
+
+    Raises:
+        ValueError: a tolerance below 0, or no iteration.
+    """
+
+    series: str
+    tolerance: float
+    first: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tolerance >= 0:
+            raise ValueError(f"agreement on {self.series}: the tolerance must be 0 or more, not {self.tolerance}")
+        if self.first is not None and self.first < 1:
+            raise ValueError(f"agreement on {self.series}: it needs at least one iteration, not {self.first}")
+
+
 def _not_watched() -> None:
     """Nobody waits for a sign of life."""
 
@@ -277,6 +328,8 @@ class Suite(ABC):
         axes: the parameters; every preset names a list of values for each.
         presets: values by axis, for each preset.
         distributed: True if a case runs on a group of ranks; then an axis ``ranks`` must be there.
+        valid_alone: True if a case of a distributed suite is a measurement on one rank too; where ranks
+            talk and nothing else, one of them moves no data.
         characterizes: True for suites that ``bench characterize`` runs.
     """
 
@@ -287,6 +340,7 @@ class Suite(ABC):
     axes: ClassVar[tuple[Axis, ...]]
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]]
     distributed: ClassVar[bool] = False
+    valid_alone: ClassVar[bool] = False
     characterizes: ClassVar[bool] = False
 
     @abstractmethod
@@ -334,3 +388,20 @@ class Suite(ABC):
             if axis.name == name:
                 return axis
         raise unknown_name(f"parameter of suite {self.name!r}", name, [axis.name for axis in self.axes])
+
+
+class ComparableSuite(Suite):
+    """A suite whose workloads are ``ComparableWorkload``, and which says how close two of its cases must come.
+
+    Class attributes:
+        side_axis: the axis that names what is compared.
+        parts: name of a metric that splits the duration of an iteration, and the parameter that names the part;
+            None for none.
+    """
+
+    side_axis: ClassVar[str]
+    parts: ClassVar[tuple[str, str] | None] = None
+
+    @abstractmethod
+    def agreements(self, case: Case, reference: Case) -> Sequence[Agreement]:
+        """How close the series of ``case`` must come to those of ``reference``."""

@@ -1,8 +1,8 @@
 """One way to mark a region of a program, for whichever tool is recording it.
 
 A region reaches NVTX on NVIDIA (domain ``ciera_piper``), roctx through torch on AMD, torch's
-profiler as a ``record_function`` wherever that runs, and :func:`recording`. Where nothing records
-it costs a fraction of a microsecond, so regions stay in hot code. They vanish under
+profiler as a ``record_function`` wherever that runs, :func:`recording` and :func:`watching`. Where
+nothing records it costs a fraction of a microsecond, so regions stay in hot code. They vanish under
 ``torch.compile``, which would otherwise have to break its graph at each.
 """
 
@@ -56,6 +56,17 @@ class _Recording:
 _recordings: list[_Recording] = []
 
 
+class Watcher(Protocol):
+    """Is told of regions as they are entered and left, in the thread that does so."""
+
+    def entered(self, name: str) -> None: ...
+
+    def left(self, name: str) -> None: ...
+
+
+_watchers: list[Watcher] = []
+
+
 class region:
     """Mark a region: ``with region("attention.qkv"):``, or ``@region("step")`` on a function.
 
@@ -73,7 +84,7 @@ class region:
         # Constant in eager mode, and folded away when Dynamo traces: no guard, no graph break.
         if torch.compiler.is_dynamo_compiling():
             return
-        if profiler._is_profiler_enabled or _recordings or _marker() is not None:
+        if profiler._is_profiler_enabled or _recordings or _watchers or _marker() is not None:
             self._leave = _enter(self.name)
 
     def __exit__(self, *exception: object) -> None:
@@ -108,6 +119,16 @@ def recording(settle: Callable[[], None] | None = None) -> Iterator[list[Span]]:
         _recordings[:] = [other for other in _recordings if other is not mine]
 
 
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Tell ``watcher`` of every region, of all threads, that begins inside, and of its end."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers[:] = [other for other in _watchers if other is not watcher]
+
+
 def _enter(name: str) -> Callable[[], None]:
     """Open a region for whoever records now; what it returns closes it.
 
@@ -119,6 +140,9 @@ def _enter(name: str) -> Callable[[], None]:
         marker.push(name)
     if profiled is not None:
         profiled.__enter__()  # type: ignore[no-untyped-call]
+    told = tuple(_watchers)
+    for watcher in told:
+        watcher.entered(name)
     if _recordings:
         _settle()
     started_ns = time.perf_counter_ns()
@@ -130,6 +154,8 @@ def _enter(name: str) -> Callable[[], None]:
             for recording in _recordings:
                 if recording.since_ns <= started_ns:
                     recording.spans.append(span)
+        for watcher in reversed(told):
+            watcher.left(name)
         if profiled is not None:
             profiled.__exit__(None, None, None)
         if marker is not None:

@@ -184,9 +184,20 @@ class RankProcesses:
         """Profile one case on all ranks (``bench.profiling.in_rank``): what each rank says of it, as ``run_case``."""
         return self._do("profile", suite, case, {"sampling": sampling.to_dict(), "settings": dict(settings)})
 
-    def _do(self, what: str, suite: str, case: Case, more: Message) -> list[dict[str, Any]] | Failure:
+    def compare_case(
+        self, what: str, suite: str, case: Case, more: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | Failure:
+        """Have all ranks answer one message of a comparison (``bench.comparison.in_rank``): rank 0's answer."""
+        answers = self._do(what, suite, case, dict(more or {}), "setup" if what == "open" else "measure")
+        return answers if isinstance(answers, Failure) else answers[0]
+
+    def _do(
+        self, what: str, suite: str, case: Case, more: Message, phase: str = "setup"
+    ) -> list[dict[str, Any]] | Failure:
         for rank in self._ranks:
-            rank.done, rank.phase, rank.iteration = False, "setup", 0
+            rank.done, rank.phase = False, phase
+            if phase == "setup":
+                rank.iteration = 0
             self._send(rank, {"type": what, "suite": suite, "params": dict(case.params), **more})
         self._rows = []
         return self._wait("done", self._patience.stall_s) or self._rows

@@ -102,6 +102,10 @@ def _measure(message: Message, suites: dict[str, Suite], context: Context, progr
 
         settings, sampling = ProfileSettings(**message["settings"]), Sampling(**message["sampling"])
         return profile_case(suites[name], Case(message["params"]), context, sampling, settings, progress)
+    if message["type"] != "case":
+        from bench.comparison.in_rank import answer
+
+        return answer(message, suites[name], Case(message["params"]), context, progress)
     rows = run_case(suites[name], Case(message["params"]), context, Sampling(**message["sampling"]), progress)
     return [row.to_dict() for row in rows]
 

@@ -46,7 +46,7 @@ def pool(rounds: Sequence[Sequence[Row]]) -> list[Row]:
     # The metrics of a case are one measurement, and the first is what it is about.
     first = next((rows for rows in metrics if all(row.status == "ok" for row in rows)), None)
     if first is not None:
-        reason = _agreement([float(row.value or 0.0) for row in first])
+        reason = block_agreement([float(row.value or 0.0) for row in first])
         for row in pooled:
             row.stop_reason = reason
     return pooled
@@ -91,7 +91,7 @@ def _median(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _agreement(values: Sequence[float]) -> StopReason:
+def block_agreement(values: Sequence[float]) -> StopReason:
     """Whether the rounds' values are as close to each other as is asked of a settled row."""
     center = statistics.median(values)
     agree = all(abs(value - center) <= AGREEMENT * abs(center) for value in values)

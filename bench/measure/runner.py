@@ -80,6 +80,21 @@ def unmeasured_rows(suite: Suite, case: Case, site: Site, status: Status, reason
     return rows
 
 
+def timed_rows(
+    suite: Suite, case: Case, site: Site, work: Work, observed: Mapping[str, Sequence[float]], timing: Timing
+) -> list[Row]:
+    """The rows of a case that was timed by other means than ``run_case``, and had nothing to check.
+
+    Args:
+        observed: as ``Workload.observations`` gives it.
+    """
+    rows = _blank_rows(suite, case, site)
+    _fill(rows, suite, case, work, observed, timing, np.zeros(site.world))
+    for row in rows:
+        row.wrong = None
+    return rows
+
+
 def run_case(
     suite: Suite, case: Case, context: Context, sampling: Sampling, progress: Progress | None = None
 ) -> list[Row]:
@@ -93,7 +108,7 @@ def run_case(
     progress = progress or Progress()
     progress.phase, progress.iteration, progress.ticks = "setup", 0, 0
     site, group = context.site, context.group
-    skip = _first_reason(group.gather_objects(suite.skip_reason(case, site) or memory_reason(suite, case, site)))
+    skip = first_reason(group.gather_objects(suite.skip_reason(case, site) or memory_reason(suite, case, site)))
     if skip:
         return unmeasured_rows(suite, case, site, "skipped", skip)
     rows = _blank_rows(suite, case, site)
@@ -105,7 +120,7 @@ def run_case(
         ranges = _range_rows(suite, case, context, sampling, timing, workload, prepare) if sampling.ranges else []
         progress.phase = "check"
         wrong = group.gather(np.array([workload.check()], dtype=np.float64))[:, 0]
-        _fill(rows, suite, case, workload, timing, wrong, group.world)
+        _fill(rows, suite, case, workload.work, workload.observations(), timing, wrong)
         _judge_ranges(ranges, rows, timing, wrong)
     finally:
         workload.close()
@@ -144,7 +159,7 @@ def _judge_ranges(ranges: list[Row], rows: list[Row], timing: Timing, wrong: NDA
             _apply(row, (bad.status, bad.reason))
 
 
-def _first_reason(reasons: Sequence[str | None]) -> str | None:
+def first_reason(reasons: Sequence[str | None]) -> str | None:
     """The first rank's that has one: hosts differ, and a case that one of them cannot take is skipped by all."""
     for rank, reason in enumerate(reasons):
         if reason:
@@ -190,13 +205,12 @@ def _fill(
     rows: list[Row],
     suite: Suite,
     case: Case,
-    workload: Workload,
+    work: Work,
+    observed: Mapping[str, Sequence[float]],
     timing: Timing,
     wrong: NDArray[np.float64],
-    world: int,
 ) -> None:
-    """Turn timing, observations and the check's outcome into the rows' values."""
-    observed = workload.observations()
+    """Turn timing, observations and the check's outcome into the rows' values; ``wrong`` is by rank."""
     if (wrong < 0).any():
         raise ValueError(f"check() of {suite.name} counts wrong elements, it returned {int(wrong.min())}")
     total_wrong = int(wrong.sum())
@@ -206,14 +220,14 @@ def _fill(
         row.entry_skew = _rounded(timing.entry_skew_us)
         definition = metric.definition
         if definition.value or definition.against_baseline:
-            verdict = _fill_timed(row, definition, workload.work, timing)
+            verdict = _fill_timed(row, definition, work, timing)
         else:
             verdict = _fill_observed(row, metric.key, observed)
-        verdicts.append(verdict or _judge(row, workload.work.ceilings.get(metric.key)))
+        verdicts.append(verdict or _judge(row, work.ceilings.get(metric.key)))
     if total_wrong:
         ranks = ", ".join(str(rank) for rank in np.flatnonzero(wrong))
         verdicts = [("failed", f"{total_wrong} wrong element(s), on rank(s) {ranks}")] * len(rows)
-    elif suite.distributed and world == 1:
+    elif suite.distributed and not suite.valid_alone and len(wrong) == 1:
         verdicts = [("invalid", "a world of one rank moves no data")] * len(rows)
     # The metrics of a case are one measurement: if its time makes one of them impossible, it is wrong for all.
     impossible = next((verdict for verdict in verdicts if verdict[0] == "invalid"), None)

@@ -85,7 +85,7 @@ def least_p_value(n_x: int, n_y: int, *, paired: bool = False) -> float:
     """The least two-sided p-value that so many samples can reach: that of sides which do not overlap."""
     if min(n_x, n_y) < 1:
         return 1.0
-    return min(1.0, 2.0 / (2**n_x if paired else comb(n_x + n_y, n_x)))
+    return min(1.0, 2 / (2**n_x if paired else comb(n_x + n_y, n_x)))
 
 
 def mann_whitney(x: Array, y: Array) -> Array:

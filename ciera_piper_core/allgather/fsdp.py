@@ -76,6 +76,7 @@ def compress_all_gathers(
     only: Callable[[Segment], bool] | None = None,
     category: Callable[[str, tuple[int, ...]], str | None] | None = None,
     timeout: timedelta | None = None,
+    staged: bool | None = None,
 ) -> CompressedModel:
     """Have every FSDP2 module under ``model`` gather its parameters compressed.
 
@@ -94,6 +95,7 @@ def compress_all_gathers(
             it leaves the choice.
         timeout: how long a collective may take before ranks get an error; None for that of the model's
             process group.
+        staged: whether gathers go in stages; None: where it pays (:class:`CompressedGather` has more).
 
     Returns:
         what reads statistics, changes the selection, and takes compression away again.
@@ -108,7 +110,11 @@ def compress_all_gathers(
     return CompressedModel(
         [
             _GroupGather(
-                group, group.plan(settings, category, only), lane_of(group.ranks, group.device, timeout), backend
+                group,
+                group.plan(settings, category, only),
+                lane_of(group.ranks, group.device, timeout),
+                backend,
+                staged,
             )
             for group in parameter_groups(model)
             if not group.packs_itself and not isinstance(current_all_gather(group), _GroupGather)
@@ -263,11 +269,19 @@ class _GroupGather(AllGather):
     them in the backward pass.
     """
 
-    def __init__(self, group: ParameterGroup, plan: GatherPlan, lane: GatherLane, backend: Backend | None) -> None:
+    def __init__(
+        self,
+        group: ParameterGroup,
+        plan: GatherPlan,
+        lane: GatherLane,
+        backend: Backend | None,
+        staged: bool | None = None,
+    ) -> None:
         self.group = group
         self.recorder: TraceRecorder | None = None
         self.lane = lane
         self.backend = backend
+        self.staged = staged
         self._gather = self._built(plan)
         self._previous = set_all_gather(group, self)
         myself = weakref.ref(self)
@@ -335,7 +349,7 @@ class _GroupGather(AllGather):
             return _GroupWork(self._gather.start(shard, out), self.group)
 
     def _built(self, plan: GatherPlan) -> CompressedGather:
-        gather = CompressedGather(plan, lane=self.lane, backend=self.backend)
+        gather = CompressedGather(plan, lane=self.lane, backend=self.backend, staged=self.staged)
         myself = weakref.ref(self)
 
         def record(sample: GatherSample) -> None:

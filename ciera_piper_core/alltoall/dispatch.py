@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.autograd.function import once_differentiable
 
+from ciera_piper_core.ranges import region
+
 if TYPE_CHECKING:
     from ciera_piper_core.alltoall.dispatch_traffic import DispatchTraffic
 
@@ -226,9 +228,10 @@ class _Dispatch(torch.autograd.Function):
         context: Any, of_rows: torch.Tensor, of_weights: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
         of_tokens = None
-        if of_rows.is_floating_point():
-            of_tokens = context.route.collect(of_rows.to(precise_dtype(of_rows.dtype)), of_rows.dtype)
-        answered = context.route.answer(of_weights) if context.weighted else None
+        with region("moe.dispatch"):
+            if of_rows.is_floating_point():
+                of_tokens = context.route.collect(of_rows.to(precise_dtype(of_rows.dtype)), of_rows.dtype)
+            answered = context.route.answer(of_weights) if context.weighted else None
         return of_tokens, answered, None, None, None
 
 
@@ -241,4 +244,5 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return context.route.spread(gradient).to(precise_dtype(gradient.dtype)), None, None
+        with region("moe.combine"):
+            return context.route.spread(gradient).to(precise_dtype(gradient.dtype)), None, None

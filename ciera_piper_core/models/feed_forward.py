@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from ciera_piper_core.alltoall.dispatch import DROPPED
 from ciera_piper_core.moe import grouped
 from ciera_piper_core.moe.activation import activate
 from ciera_piper_core.moe.router import Router
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ciera_piper_core.models.architecture import Experts
+    from ciera_piper_core.moe.balance import AuxiliaryScale
+    from ciera_piper_core.training.recipe import Routing
 
 
 class FeedForward(torch.nn.Module):
@@ -62,10 +65,31 @@ class RoutedExperts(torch.nn.Module):
     """
 
     def __init__(
-        self, experts: Experts, hidden: int, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        experts: Experts,
+        hidden: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        routing: Routing | None = None,
+        auxiliary: AuxiliaryScale | None = None,
+        skew_seed: int = 0,
     ) -> None:
+        """
+        Args:
+            routing, auxiliary, skew_seed: of the router.
+        """
         super().__init__()
-        self.router = Router(experts.experts, experts.top_k, hidden, dtype=dtype, device=device)
+        self.router = Router(
+            experts.experts,
+            experts.top_k,
+            hidden,
+            dtype=dtype,
+            device=device,
+            routing=routing,
+            auxiliary=auxiliary,
+            skew_seed=skew_seed,
+        )
         self.experts = grouped.Experts(
             experts.experts, hidden, experts.ffn, experts.matrices, dtype=dtype, device=device
         )
@@ -74,38 +98,42 @@ class RoutedExperts(torch.nn.Module):
         """Send tokens to their experts and add up what comes back, by the router's weights.
 
         Args:
-            x: ``(tokens, hidden)``.
+            x: ``(batch, sequence, hidden)``, or ``(tokens, hidden)`` of one sequence.
             counts: tokens of each expert. None: whatever the router chose, in one grouped product a
-                matrix; no shape depends on the choice. Stated: the experts run one after the other
-                as plain products of these sizes, which is for tensors without data (fake, meta),
-                where the choice cannot be read.
+                matrix; unless choices are dropped, no shape depends on the choice. Stated: the experts
+                run one after the other as plain products of these sizes, which is for tensors without
+                data (fake, meta), where the choice cannot be read.
 
         Returns:
-            ``(tokens, hidden)``.
+            The shape of ``x``; 0 for tokens all of whose choices were dropped.
 
         Raises:
             ValueError: stated counts do not add up to the token copies, or are not the router's.
         """
         with region("moe.router"):
             routes = self.router(x)
+        tokens, choices = x.flatten(0, -2), routes.experts.shape[1]
         with region("moe.dispatch"):
             by_expert, order = routes.experts.flatten().sort(stable=True)
-            sources = order // self.router.top_k
-            rows, weights = x.index_select(0, sources), routes.weights.flatten().index_select(0, order)
+            if self.router.drops:
+                by_expert, order = _without_dropped(by_expert, order, counts)
+            sources = order // choices
+            rows: Tensor = _Copies.apply(tokens, sources)  # type: ignore[no-untyped-call]
+            weights = routes.weights.flatten().index_select(0, order)
         with region("moe.experts"):
             if counts is None:
-                expert = torch.arange(len(self.router.weight), device=x.device)
+                expert = torch.arange(self.router.experts, device=x.device)
                 ends = torch.searchsorted(by_expert, expert, right=True, out_int32=True)
                 rows = grouped.grouped_experts(self.experts, rows, ends, weights)
             else:
                 self._check(counts, by_expert)
                 rows = grouped.looped_experts(self.experts, rows, counts, weights)
         with region("moe.combine"):
-            combined: Tensor = _Combine.apply(rows, sources, len(x))  # type: ignore[no-untyped-call]
-            return combined
+            combined: Tensor = _Combine.apply(rows, sources, len(tokens))  # type: ignore[no-untyped-call]
+            return combined.view_as(x)
 
     def _check(self, counts: Sequence[int], by_expert: Tensor) -> None:
-        experts = len(self.router.weight)
+        experts = self.router.experts
         if len(counts) != experts or sum(counts) != len(by_expert):
             raise ValueError(
                 f"stated counts: {sum(counts)} token copies for {len(counts)} experts; "
@@ -113,6 +141,30 @@ class RoutedExperts(torch.nn.Module):
             )
         if _has_data(by_expert) and torch.bincount(by_expert, minlength=experts).tolist() != list(counts):
             raise ValueError("stated counts are not what the router chose: leave them out for tensors with data")
+
+
+def _without_dropped(by_expert: Tensor, order: Tensor, counts: Sequence[int] | None) -> tuple[Tensor, Tensor]:
+    """The sorted choices that were not dropped; these sort first. Of tensors without data, as many as stated."""
+    kept = sum(counts) if counts is not None and not _has_data(by_expert) else int((by_expert != DROPPED).sum())
+    return by_expert[len(by_expert) - kept :], order[len(order) - kept :]
+
+
+class _Copies(torch.autograd.Function):
+    """The rows of tokens, once for each choice. Written out, because torch's ``index_select`` would mark no region."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, sources: Tensor) -> Tensor:
+        ctx.save_for_backward(sources)
+        ctx.tokens = len(tokens)
+        return tokens.index_select(0, sources)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (sources,) = ctx.saved_tensors
+        (gradient,) = gradients
+        with region("moe.dispatch"):
+            return gradient.new_zeros(ctx.tokens, gradient.shape[1]).index_add_(0, sources, gradient), None
 
 
 class _Combine(torch.autograd.Function):
@@ -127,7 +179,8 @@ class _Combine(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (sources,) = ctx.saved_tensors
-        return gradients[0].index_select(0, sources), None, None
+        with region("moe.combine"):
+            return gradients[0].index_select(0, sources), None, None
 
 
 def _has_data(tensor: Tensor) -> bool:

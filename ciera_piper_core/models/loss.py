@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.function import once_differentiable
 
+from ciera_piper_core.ranges import region
+
 if TYPE_CHECKING:
     from typing import Any
 
@@ -40,6 +42,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @region("loss")
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         logits, targets, log_sums = ctx.saved_tensors
         share = gradients[0] / len(targets)

@@ -14,6 +14,8 @@ from ciera_piper_core.models.attention_core import Core
 from ciera_piper_core.models.attention_shape import AttentionShape
 from ciera_piper_core.models.feed_forward import FeedForward, RoutedExperts
 from ciera_piper_core.models.norm import RMSNorm
+from ciera_piper_core.moe.balance import AuxiliaryScale
+from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ciera_piper_core.models.architecture import Architecture, Layer
+    from ciera_piper_core.training.recipe import Routing
 
 Checkpointing = Literal["none", "selective", "full"]
 
@@ -52,7 +55,16 @@ class TransformerLayer(torch.nn.Module):
         device: torch.device | str = "cpu",
         flash: bool = True,
         checkpointing: Checkpointing = "none",
+        routing: Routing | None = None,
+        auxiliary: AuxiliaryScale | None = None,
+        number: int = 0,
     ) -> None:
+        """
+        Args:
+            routing: of the experts; None for the k best without auxiliary loss.
+            auxiliary: scale of the auxiliary loss, which a model's layers share.
+            number: of the layer; a skew of the routing favours other experts in each.
+        """
         super().__init__()
         if checkpointing not in get_args(Checkpointing):
             known = ", ".join(get_args(Checkpointing))
@@ -69,7 +81,11 @@ class TransformerLayer(torch.nn.Module):
         self.feed_forward_norm: RMSNorm | None = None
         if experts is not None or dense is not None:
             self.feed_forward_norm = RMSNorm(hidden, dtype=dtype, device=device)
-        self.routed_experts = RoutedExperts(experts, hidden, dtype=dtype, device=device) if experts else None
+        self.routed_experts: RoutedExperts | None = None
+        if experts is not None:
+            self.routed_experts = RoutedExperts(
+                experts, hidden, dtype=dtype, device=device, routing=routing, auxiliary=auxiliary, skew_seed=number
+            )
         self.shared_experts: FeedForward | None = None
         if experts is not None and experts.shared_ffn:
             self.shared_experts = FeedForward(
@@ -98,19 +114,25 @@ class TransformerLayer(torch.nn.Module):
 
     def _mix(self, x: Tensor) -> Tensor:
         assert self.attention is not None
-        mixed: Tensor = self.attention(self.attention_norm(x))
-        return x + mixed
+        with region("attention"):
+            mixed: Tensor = self.attention(self.attention_norm(x))
+            return x + mixed
 
     def _feed_forward(self, x: Tensor, counts: Sequence[int] | None) -> Tensor:
         assert self.feed_forward_norm is not None
-        tokens: Tensor = self.feed_forward_norm(x).flatten(0, -2)
-        parts: list[Tensor] = [block(tokens) for block in (self.shared_experts, self.dense) if block is not None]
-        if self.routed_experts is not None:
-            parts.append(self.routed_experts(tokens, counts))
-        added = parts[0]
-        for part in parts[1:]:
-            added = added + part
-        return x + added.view_as(x)
+        # The parts of routed experts are regions of their own; all else of this half is dense.
+        with region("dense"):
+            normalised: Tensor = self.feed_forward_norm(x)
+            parts: list[Tensor] = [
+                block(normalised) for block in (self.shared_experts, self.dense) if block is not None
+            ]
+            if self.routed_experts is not None:
+                # With its sequences: what routing counts, it counts over one.
+                parts.append(self.routed_experts(normalised, counts))
+            added = parts[0]
+            for part in parts[1:]:
+                added = added + part
+            return x + added
 
 
 class Transformer(torch.nn.Module):
@@ -123,6 +145,7 @@ class Transformer(torch.nn.Module):
         embedding: ``(vocab, hidden)``; also the output projection if they are tied.
         layers: by their number.
         norm, output: the last norm, and the projection to the vocabulary.
+        auxiliary: scale of the gradient of the auxiliary loss; one object for all layers.
 
     Raises:
         ValueError: an encoder-decoder, or a layer that cannot be built.
@@ -136,17 +159,31 @@ class Transformer(torch.nn.Module):
         device: torch.device | str = "cpu",
         flash: bool = True,
         checkpointing: Checkpointing = "none",
+        routing: Routing | None = None,
     ) -> None:
+        """
+        Args:
+            routing: of all layers' experts; None for the k best without auxiliary loss.
+        """
         super().__init__()
         if architecture.encoder:
             raise ValueError(f"architecture {architecture.name!r} has an encoder, which cannot be built")
         hidden = architecture.hidden
+        self.auxiliary = AuxiliaryScale()
         self.embedding: torch.nn.Embedding | None
         self.embedding = torch.nn.Embedding(architecture.vocab, hidden, dtype=dtype, device=device)
         self.layers = torch.nn.ModuleDict(
             {
                 str(number): TransformerLayer(
-                    layer, hidden, dtype=dtype, device=device, flash=flash, checkpointing=checkpointing
+                    layer,
+                    hidden,
+                    dtype=dtype,
+                    device=device,
+                    flash=flash,
+                    checkpointing=checkpointing,
+                    routing=routing,
+                    auxiliary=self.auxiliary,
+                    number=number,
                 )
                 for number, layer in enumerate(architecture.layers)
             }
@@ -174,12 +211,17 @@ class Transformer(torch.nn.Module):
             tokens: ``(batch, sequence)``, int64; in a stage without embedding its input, ``(batch, sequence, hidden)``.
             counts: tokens of each expert, stated for tensors without data; see ``RoutedExperts.forward``.
         """
-        x = tokens if self.embedding is None else self.embedding(tokens)
+        x = tokens
+        if self.embedding is not None:
+            with region("embedding"):
+                x = self.embedding(tokens)
         for layer in self.layers.values():
             x = layer(x, counts)
-        if self.norm is not None:
-            x = self.norm(x)
-        return x if self.output is None else F.linear(x, self.output.weight)
+        # The projection to the vocabulary belongs to the loss: there is one where there is the other.
+        with region("loss"):
+            if self.norm is not None:
+                x = self.norm(x)
+            return x if self.output is None else F.linear(x, self.output.weight)
 
 
 def _refuse_unbuilt(layer: Layer) -> None:

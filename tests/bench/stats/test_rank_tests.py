@@ -103,3 +103,5 @@ def test_least_p_values() -> None:
     assert least_p_value(1, 1) == 1.0
     assert least_p_value(0, 5) == 1.0
     assert least_p_value(8, 8, paired=True) == pytest.approx(2 / 256)
+    # Beyond what a float can count.
+    assert least_p_value(2000, 2000) == least_p_value(2000, 2000, paired=True) == 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ciera_piper_core.models.architecture import MLA, Architecture, Attention, Experts, FeedForward, Layer, Recurrence
 from ciera_piper_core.models.loss import token_loss
 from ciera_piper_core.models.transformer import Transformer, TransformerLayer
+from ciera_piper_core.moe.router import Router
 from ciera_piper_core.ranges import recording
+from ciera_piper_core.training.recipe import Routing
+from tests.ciera_piper_core import fake_layers
+from tests.ciera_piper_core.fake_layers import measure
 from tests.ciera_piper_core.models.transformer_oracle import Oracle
 
 HIDDEN, VOCAB = 32, 50
@@ -115,7 +121,8 @@ def test_full_checkpointing_computes_everything_again_and_selective_the_core() -
             layer(x).sum().backward()
         names = [span.name for span in spans]
         assert names.count("attention.core") == times["core"]
-        assert names.count("moe.router") == times["moe"]
+        # Inside of the experts, because a backward pass marks the parts of a layer, too.
+        assert names.count("experts.up") == times["moe"]
 
 
 def test_a_few_steps_learn() -> None:
@@ -191,6 +198,32 @@ def test_tensors_without_data_pass(counts: list[int] | None) -> None:
 def test_what_cannot_be_built_is_refused(layer: Layer, message: str) -> None:
     with pytest.raises(ValueError, match=f"a layer with {message} cannot be built"):
         TransformerLayer(layer, HIDDEN)
+
+
+def test_layers_share_the_scale_of_the_auxiliary_loss_and_no_skew() -> None:
+    layers = (Layer(MHA, Experts(8, 2, 16)),) * 3
+    model = Transformer(Architecture("three", HIDDEN, VOCAB, layers), routing=Routing(skew=1.0))
+    routers = [part for part in model.modules() if isinstance(part, Router)]
+    assert all(router.auxiliary is model.auxiliary for router in routers)
+    assert len({tuple(router.skew_scores.tolist()) for router in routers if router.skew_scores is not None}) == 3
+    copied = copy.deepcopy(model)
+    assert {id(part.auxiliary) for part in copied.modules() if isinstance(part, Router)} == {id(copied.auxiliary)}
+
+
+def test_balancing_keeps_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = measure("mixtral-8x7b", 2, 1024)
+    monkeypatch.setattr(fake_layers, "TransformerLayer", functools.partial(TransformerLayer, routing=Routing()))
+    balanced = measure("mixtral-8x7b", 2, 1024)
+    assert balanced.kept == pytest.approx(plain.kept, rel=1e-4)
+    assert balanced.working == pytest.approx(plain.working, rel=1e-3)
+
+
+def test_every_part_of_a_pass_is_in_a_region() -> None:
+    model, tokens, targets = make("mla")
+    with recording() as spans:
+        step(model, tokens, targets)
+    names = {span.name for span in spans}
+    assert {"embedding", "attention", "dense", "moe.router", "moe.experts", "loss"} <= names
 
 
 def test_an_encoder_and_an_unknown_mode_are_refused() -> None:

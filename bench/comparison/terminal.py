@@ -1,0 +1,137 @@
+"""A comparison on a terminal: a table of sides, why some have no numbers, and what came out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from bench.comparison.contract import largest_difference
+from bench.comparison.view import (
+    NONE,
+    cell,
+    contract_lines,
+    duration,
+    headline,
+    interval_text,
+    matrix_values,
+    parts_of,
+    shown,
+    times,
+    value_text,
+)
+from bench.gate_output.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO
+
+    from rich.console import RenderableType
+
+    from bench.comparison.outcome import Outcome
+    from bench.comparison.processes import Record
+    from bench.comparison.view import Matrix, View
+
+STYLES = {"skipped": "dim", "invalid": "bold red", "failed": "bold red", "timeout": "bold red"}
+
+
+def print_outcome(outcome: Outcome, view: View, file: IO[str] | None = None) -> None:
+    """Print a comparison on standard output or another file."""
+    Console(file=file).print(render(outcome, view))
+
+
+def render(outcome: Outcome, view: View) -> RenderableType:
+    """The comparison as a rich renderable."""
+    parts: list[RenderableType] = [_sides(outcome, view), *_further(outcome, view)]
+    parts += _parts(outcome, view)
+    for matrix in view.matrices:
+        table = _matrix(outcome, view, matrix)
+        parts += [Text(matrix.title, style="bold"), table] if table else []
+    for record in outcome.records:
+        if record.ending:
+            parts.append(Text(f"{visible(record.label)}: {record.ending.status}: {visible(record.ending.reason)}"))
+    parts += [Text(f"note: {visible(line)}", style="dim") for line in (*contract_lines(outcome), *view.remarks)]
+    parts.append(Text(visible(headline(outcome)), style="bold" if outcome.exit_code == 0 else "bold yellow"))
+    return Group(*parts)
+
+
+def difference_text(outcome: Outcome, record: Record, name: str) -> str:
+    """How far a side's series is from the right one, over all iterations that both have."""
+    right = outcome.right
+    if right is None or record is right:
+        return NONE
+    difference = largest_difference(record.series.get(name, ()), right.series.get(name, ()))
+    if difference is None:
+        return NONE
+    return "0" if difference.relative == 0 else f"{difference.relative:.1e}"
+
+
+def _sides(outcome: Outcome, view: View) -> Table:
+    columns = shown(outcome, view.columns)
+    differences = [name for name in view.curves if any(name in record.series for record in outcome.records)]
+    over = f"over {visible(outcome.reference.label)}"
+    headings = ["iteration", "5 to 95 %", over, "95 % interval", *(column.heading for column in columns)]
+    table = _table(view.side, [*headings, *(f"{name} off by" for name in differences)])
+    for record in outcome.timed:
+        spread, speedup = times(outcome, record), outcome.speedup(record)
+        status = record.ending.status if record.ending else "interrupted"
+        table.add_row(
+            Text(visible(record.label), style="bold" if record is outcome.reference else ""),
+            duration(spread[1]) if spread else Text(status, style=STYLES.get(status, "yellow")),
+            f"{duration(spread[0])} to {duration(spread[2])}" if spread else NONE,
+            f"{speedup.value:.2f} x" if speedup else NONE,
+            interval_text(speedup) if speedup else NONE,
+            *(cell(outcome, record, column) for column in columns),
+            *(difference_text(outcome, record, name) for name in differences),
+        )
+    return table
+
+
+def _further(outcome: Outcome, view: View) -> list[Table]:
+    columns = shown(outcome, view.further)
+    if not columns:
+        return []
+    table = _table(view.side, [column.heading for column in columns])
+    for record in outcome.timed:
+        if record.ending is None:
+            table.add_row(Text(visible(record.label)), *(cell(outcome, record, column) for column in columns))
+    return [table]
+
+
+def _parts(outcome: Outcome, view: View) -> list[RenderableType]:
+    """Where an iteration's time goes, a line a part."""
+    names, sizes = parts_of(outcome, view.residual)
+    if not names:
+        return []
+    table = _table("", [visible(label) for label in sizes])
+    for name in names:
+        cells = [duration(found[name]) if name in found else NONE for found in sizes.values()]
+        table.add_row(Text(visible(name)), *cells)
+    return [Text(view.parts, style="bold"), table]
+
+
+def _table(first: str, headings: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column(first, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _matrix(outcome: Outcome, view: View, matrix: Matrix) -> Table | None:
+    names, values = matrix_values(outcome, matrix)
+    if not names:
+        return None
+    table = _table(view.side, names)
+    for label, cells in values.items():
+        table.add_row(
+            Text(visible(label)),
+            *(
+                value_text(row.value, row.unit) if (row := cells.get(name)) and row.value is not None else NONE
+                for name in names
+            ),
+        )
+    return table

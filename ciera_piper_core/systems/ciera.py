@@ -1,0 +1,174 @@
+"""FSDP that gathers through the compressed Allgather: whole, and with parts of it switched off."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from ciera_piper_core.allgather.fsdp import compress_all_gathers
+from ciera_piper_core.allgather.fsdp_groups import (
+    ParameterGroup,
+    current_all_gather,
+    parameter_groups,
+    set_all_gather,
+    waits_at_once,
+)
+from ciera_piper_core.allgather.plan import DEFAULT_BLOCK, CodingSettings
+from ciera_piper_core.exponents.kernels import BLOCKS
+from ciera_piper_core.ranges import region
+from ciera_piper_core.systems.fsdp import FSDPSystem
+from ciera_piper_core.systems.system import Option
+
+try:
+    from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
+except ImportError as error:
+    from ciera_piper_core.allgather.fsdp_groups import UnsupportedTorchError
+
+    raise UnsupportedTorchError(f"{error.name}") from None
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor
+    from torch.distributed.fsdp import FSDPModule
+
+    from ciera_piper_core.allgather.fsdp import CompressedModel
+    from ciera_piper_core.allgather.gain import Selection
+
+CODING_OPTIONS: Mapping[str, Option] = {
+    "mode": Option("auto", "how changed exponents are coded", ("auto", "block", "delta")),
+    "block": Option(DEFAULT_BLOCK, "values of a block", tuple(BLOCKS)),
+}
+SELECTION_OPTIONS: Mapping[str, Option] = {
+    "settle": Option(2, "steps before changes are recorded"),
+    "record": Option(3, "steps whose changes are recorded; then gathers are timed, and what gains stays compressed"),
+}
+
+
+class CieraReuse(FSDPSystem):
+    """Every gather sends only the exponents that changed; nothing else of CIERA.
+
+    A gather ends before anything else begins, as torch's own does on a CPU.
+
+    Attributes:
+        compressed: the gathers: statistics, plans.
+        selections: what was decided to compress, and why; empty before, and where nothing is decided.
+    """
+
+    name: ClassVar[str] = "ciera-reuse"
+    summary: ClassVar[str] = "FSDP, exponents that did not change are not sent"
+    options: ClassVar[Mapping[str, Option]] = {**FSDPSystem.options, **CODING_OPTIONS}
+    loss_tolerance: ClassVar[float] = 0.0
+    exact_as: ClassVar[str] = "fsdp"
+
+    coded: ClassVar[bool] = True
+    """Whether anything is compressed at first."""
+    selects: ClassVar[bool] = False
+    """Whether it is found out what gains, and the rest gathered plain."""
+    pipelined: ClassVar[bool] = False
+    """Whether gathers run beside computing."""
+
+    compressed: CompressedModel
+    selections: tuple[Selection, ...]
+
+    @property
+    def settled_after(self) -> int:
+        """Steps of this process after which the way of gathering does not change any more: measure from there."""
+        return self.options_given["settle"] + self.options_given["record"] + 1 if self.selects else 0
+
+    def attach(self) -> None:
+        self.selections = ()
+        self._steps_here = 0
+        settings = CodingSettings(self.options_given["mode"], self.options_given["block"])
+        only = None if self.coded else (lambda segment: False)
+        self.compressed = compress_all_gathers(
+            self.model, settings, only=only, staged=None if self.pipelined else False
+        )
+        for group in parameter_groups(self.model):
+            set_all_gather(group, _Carrier(group, current_all_gather(group), self.pipelined))
+        if self.pipelined:
+            modules = [self.root, *(cast("FSDPModule", layer) for layer in self.model.layers.values())]
+            for module, following in pairwise(modules):
+                module.set_modules_to_forward_prefetch([following])
+
+    def accumulate(self, batch: Tensor) -> float:
+        if self.selects:
+            self._follow_changes()
+        loss = super().accumulate(batch)
+        self._steps_here += 1
+        return loss
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        # The masters are written in place, which no hook of loading sees.
+        self.compressed.reset()
+
+    def close(self) -> None:
+        self.compressed.remove()
+        super().close()
+
+    def _follow_changes(self) -> None:
+        """Before a step: begin to record, or decide by what was recorded (collective)."""
+        settle, record = self.options_given["settle"], self.options_given["record"]
+        if self._steps_here == settle:
+            self.compressed.record()
+        elif self._steps_here == settle + record:
+            with region("codec"):
+                self.selections = self.compressed.keep_worthwhile()
+
+
+class CieraSelection(CieraReuse):
+    """``ciera-reuse``, and after some steps only parameters stay compressed whose gathers become faster by it."""
+
+    name: ClassVar[str] = "ciera-selection"
+    summary: ClassVar[str] = "FSDP with exponent reuse where it is measured to gain"
+    options: ClassVar[Mapping[str, Option]] = {**CieraReuse.options, **SELECTION_OPTIONS}
+    selects: ClassVar[bool] = True
+
+
+class Ciera(CieraSelection):
+    """All of CIERA: reuse, selection, and gathers that run beside computing, one module ahead in both passes."""
+
+    name: ClassVar[str] = "ciera"
+    summary: ClassVar[str] = "FSDP with the compressed Allgather: exponent reuse, selection, pipelining"
+    pipelined: ClassVar[bool] = True
+
+
+class CieraOff(CieraReuse):
+    """The way that ``ciera`` gathers, with nothing compressed: what of its speed is not the codec's.
+
+    The same objects carry the same gathers, as early, beside computing; only they are torch's own.
+    """
+
+    name: ClassVar[str] = "ciera-off"
+    summary: ClassVar[str] = "ciera's way of gathering, with nothing compressed"
+    coded: ClassVar[bool] = False
+    pipelined: ClassVar[bool] = True
+
+
+class _Carrier(AllGather):
+    """Decides when a group's gathers are waited for.
+
+    On a CPU FSDP2 asks for gathers that have ended when the call returns, also for those that it
+    begins ahead of their time. It takes work in their place, and waits for that when it needs the
+    parameters.
+    """
+
+    def __init__(self, group: ParameterGroup, inner: AllGather, pipelined: bool) -> None:
+        self.group, self.inner, self.pipelined = group, inner, pipelined
+        self._streams = group.device.type != "cpu"
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return self.inner.allocate(size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        ahead = self.pipelined and not self._streams and not waits_at_once(self.group)
+        work = self.inner(output_tensor, input_tensor, group, async_op or ahead)
+        if work is not None and not self.pipelined:
+            work.wait()
+            return None
+        return work

@@ -1,0 +1,239 @@
+"""Fully sharded data parallelism by torch's ``fully_shard``: a system, and the base of those that gather otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from ciera_piper_core.models.initialisation import initialise
+from ciera_piper_core.models.loss import token_loss
+from ciera_piper_core.moe.balance import update_biases
+from ciera_piper_core.ranges import region
+from ciera_piper_core.systems.agreed_stop import stop_at_loss, stop_at_norm
+from ciera_piper_core.systems.fsdp_regions import mark_regions
+from ciera_piper_core.systems.system import Layout, Option, TrainingSystem
+from ciera_piper_core.training.batches import share
+from ciera_piper_core.training.build import DTYPES, empty_model
+from ciera_piper_core.training.gradient_norm import Spread, clip_factor, gradient_norm, scale_gradients
+from ciera_piper_core.training.health import check_batch
+from ciera_piper_core.training.loss_scaling import LossScaler
+from ciera_piper_core.training.optimizer import MasterWeights
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from ciera_piper_core.models.transformer import Transformer
+    from ciera_piper_core.systems.system import Ranks
+    from ciera_piper_core.training.recipe import Recipe
+
+
+class FSDPSystem(TrainingSystem):
+    """Every rank holds a part of each parameter, of its gradient and of the optimizer's state, in float32.
+
+    A layer's parameters are gathered, in the recipe's precision, before its forward and its backward
+    pass, and its gradients reduced after the latter. Embedding, last norm and output are a group of
+    their own, gathered once for both passes. With microbatches, each rank sums its gradients, and they
+    are reduced after the last.
+
+    A subclass shards otherwise (``shard``), or changes how the sharded model communicates (``attach``).
+
+    Attributes:
+        model: the plain model, sharded.
+        masters: float32 parts of this rank and the optimizer's state for them.
+        scaler: of the loss, for float16.
+        steps: updates so far.
+    """
+
+    name: ClassVar[str] = "fsdp"
+    summary: ClassVar[str] = "torch's fully_shard: parameters, gradients and optimizer sharded over all ranks"
+    options: ClassVar[Mapping[str, Option]] = {
+        "reshard": Option(True, "free a layer's parameters after its forward pass and gather them again to go back"),
+    }
+
+    model: Transformer
+    masters: MasterWeights
+    scaler: LossScaler
+    steps: int
+
+    @classmethod
+    def refusal(cls, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> str | None:
+        try:
+            recipe.sequences_per_microbatch(ranks.world)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def __init__(self, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> None:
+        if refused := self.refusal(recipe, ranks, options):
+            raise ValueError(f"{self.name}: {refused}")
+        self.recipe, self.ranks, self.options_given = recipe, ranks, dict(options)
+        self.layout = Layout(
+            dp=ranks.world,
+            data_width=ranks.world,
+            sharded="parameters, gradients, optimizer" if ranks.world > 1 else "",
+        )
+        self.rank = dist.get_rank(ranks.group)
+        self.steps = 0
+        self.scaler = LossScaler(recipe.precision)
+        self.mesh = DeviceMesh.from_group(ranks.group, ranks.device.type, mesh_dim_names=("shard",))
+        self.model = self._sharded_model()
+        mark_regions(self.model)
+        # Masters and working weights are one: FSDP rounds what it gathers.
+        self.masters = MasterWeights(self.model, recipe, precision=torch.float32)
+        self.attach()
+
+    @property
+    def root(self) -> FSDPModule:
+        """The model as FSDP2 sees it."""
+        return cast("FSDPModule", self.model)
+
+    def shard(self, module: torch.nn.Module, root: bool) -> None:
+        """Apply ``fully_shard`` to a layer, or at last to the whole model for what is left.
+
+        FSDP2 gathers the root once for both passes, whatever is asked for here.
+        """
+        reshard = False if root else self.options_given["reshard"]
+        fully_shard(module, mesh=self.mesh, mp_policy=self.mixed_precision, reshard_after_forward=reshard)
+
+    def attach(self) -> None:
+        """Change how the sharded model communicates; nothing here."""
+
+    @property
+    def mixed_precision(self) -> MixedPrecisionPolicy:
+        """The recipe's, as FSDP2 has it."""
+        precision = DTYPES[self.recipe.precision]
+        return MixedPrecisionPolicy(
+            param_dtype=None if precision is torch.float32 else precision,
+            reduce_dtype=DTYPES[self.recipe.gradient_precision],
+        )
+
+    def accumulate(self, batch: Tensor) -> float:
+        check_batch(batch, self.recipe, self.steps)
+        parts = self._microbatches(batch)
+        scale = self.scaler.scale / len(parts)
+        self.model.auxiliary.value = scale
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        for number, part in enumerate(parts):
+            self.root.set_requires_gradient_sync(number == len(parts) - 1)
+            loss = self._loss(part)
+            total += loss.detach()
+            (loss * scale).backward()  # type: ignore[no-untyped-call]
+        self.masters.collect_gradients()
+        mean = self._mean_over_ranks(total / len(parts))
+        if not self.scaler.dynamic:
+            stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self._forward_only(parts))
+        return mean
+
+    def update(self) -> float:
+        with region("optimizer"):
+            gradients = self.masters.gradients()
+            scaled_norm = gradient_norm([Spread(list(gradients.values()))])
+            if not self.scaler.dynamic:
+                stop_at_norm(scaled_norm, self.steps, gradients, self.ranks.group)
+            norm = scaled_norm / self.scaler.scale
+            factor = clip_factor(norm, self.recipe.clip_norm) / self.scaler.scale
+            if self.scaler.after_step(scaled_norm):
+                scale_gradients(gradients.values(), factor)
+                self.masters.step()
+            else:
+                self.masters.clear()
+            update_biases(self.model, (self.ranks.group,))
+        self.steps += 1
+        return norm
+
+    def evaluate(self, batch: Tensor) -> float:
+        parts = self._microbatches(batch)
+        return self._mean_over_ranks(self._forward_only(parts) / len(parts))
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        return self._whole({name: weight.detach() for name, weight in self.masters.masters.items()})
+
+    def full_gradients(self) -> dict[str, Tensor]:
+        whole = self._whole(self.masters.gradients())
+        return {name: gradient / self.scaler.scale for name, gradient in whole.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "weights": self.masters.state_dict(),
+            "buffers": self._buffers(),
+            "scaler": self.scaler.state_dict(),
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.masters.load_state_dict(state["weights"])
+        with torch.no_grad():
+            for name, buffer in self._buffers().items():
+                buffer.copy_(state["buffers"][name])
+        self.scaler.load_state_dict(state["scaler"])
+        self.steps = int(state["steps"])
+
+    def _sharded_model(self) -> Transformer:
+        """The model with its first weights, sharded layer by layer, so that no more than one is ever whole."""
+        recipe, device = self.recipe, self.ranks.device
+        model = empty_model(recipe, device="meta")
+        for number, layer in model.layers.items():
+            layer.to_empty(device=device)
+            initialise(layer, recipe.seed, name_of=f"layers.{number}.{{}}".format)
+            self.shard(layer, root=False)
+        for name, part in model.named_children():
+            if name != "layers":
+                part.to_empty(device=device)
+        if recipe.architecture.tied_embeddings:
+            # One parameter again, of two that ``to_empty`` made.
+            assert model.output is not None
+            assert model.embedding is not None
+            model.output.weight = model.embedding.weight
+        rest = torch.nn.Module()
+        for name, part in model.named_children():
+            if name != "layers":
+                rest.add_module(name, part)
+        initialise(rest, recipe.seed)
+        self.shard(model, root=True)
+        # A parameter that no token of this rank came by takes part in the reduction with zeros.
+        cast("FSDPModule", model).set_reduce_scatter_unused_params(True)
+        return model
+
+    def _microbatches(self, batch: Tensor) -> list[Tensor]:
+        mine = share(batch, self.rank, self.ranks.world).to(self.ranks.device)
+        return list(torch.split(mine, self.recipe.sequences_per_microbatch(self.ranks.world)))
+
+    def _loss(self, part: Tensor) -> Tensor:
+        logits = self.model(part[:, :-1])
+        with region("loss"):
+            return token_loss(logits, part[:, 1:])
+
+    def _forward_only(self, parts: list[Tensor]) -> Tensor:
+        """The sum of the microbatches' losses, float64."""
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        with torch.no_grad():
+            for part in parts:
+                total += self._loss(part)
+        # What FSDP2 keeps whole for a backward pass would be stale after the next update.
+        self.root.reset_iter_state()
+        return total
+
+    def _mean_over_ranks(self, mine: Tensor) -> float:
+        with region("loss"):
+            dist.all_reduce(mine, group=self.ranks.group)
+            return mine.item() / self.ranks.world
+
+    def _whole(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        whole = {}
+        for name, part in parts.items():
+            full = part.full_tensor() if isinstance(part, DTensor) else part
+            if self.rank == 0:
+                whole[name] = full.to("cpu", torch.float32, copy=True)
+        return whole
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """The model's buffers that outlive a step: routers' biases; the same on all ranks."""
+        state = self.model.state_dict()
+        return {name: state[name] for name, _ in self.model.named_buffers() if name in state}

@@ -1,0 +1,50 @@
+"""Marks what FSDP2 does around a module's computing as regions: gathering parameters, reducing gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ciera_piper_core.allgather.fsdp_groups import UnsupportedTorchError, fsdp_modules
+from ciera_piper_core.ranges import region
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+STEPS = {
+    "unshard": "parameter_gather",
+    "wait_for_unshard": "parameter_gather",
+    "pre_forward": "parameter_gather",
+    "post_forward": "parameter_gather",
+    "pre_backward": "parameter_gather",
+    "post_backward": "gradient_reduce",
+    "finalize_backward": "gradient_reduce",
+}
+"""By method of FSDP2's parameter groups, the region that a call of it is."""
+
+
+def mark_regions(model: torch.nn.Module) -> None:
+    """Mark gathers and reductions of every FSDP2 module under ``model``, copies and casts included.
+
+    A gather that a module's forward or backward pass starts ahead of time is two regions: its start and the wait.
+
+    Raises:
+        UnsupportedTorchError: FSDP2 is not built as expected.
+    """
+    for group in _all_groups(model):
+        for method, name in STEPS.items():
+            original = getattr(group, method, None)
+            if original is None:
+                raise UnsupportedTorchError(f"{type(group).__name__}.{method}")
+            setattr(group, method, region(name)(original))
+
+
+def _all_groups(model: torch.nn.Module) -> Iterator[Any]:
+    seen: set[int] = set()
+    for module in fsdp_modules(model):
+        # Parameter groups of one rank are among them, which ``parameter_groups`` leaves out.
+        for group in module._get_fsdp_state()._fsdp_param_groups:
+            if id(group) not in seen:
+                seen.add(id(group))
+                yield group

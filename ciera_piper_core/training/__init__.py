@@ -1,0 +1,1 @@
+"""What training systems share: recipe, data, optimizers, loss scaling, checkpoints, and what is recorded."""

@@ -1,0 +1,69 @@
+"""A comparison in words: the table of sides, why some have no numbers, and the last line."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bench.comparison.processes import Ending
+from bench.comparison.terminal import render
+from bench.comparison.view import headline, value_text
+from tests.bench.comparison.made_up import VIEW, outcome
+
+UNFAIR = Ending("invalid", "no fair comparison: weights differs", fair=False)
+GONE = Ending("failed", "rank 1 was killed")
+
+
+def shown(found: object, width: int = 140) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width).print(render(found, VIEW))  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def test_the_table_has_a_line_a_side() -> None:
+    found = outcome({"a": 0.3, "b": 0.2, "c": 0.1}, endings={"c": UNFAIR}, errors={"b": 1e-7})
+    text = shown(found)
+    line = next(line for line in text.splitlines() if line.startswith("b "))
+    for part in ("200 ms", "1.50 x", "1.0e-07", "500"):
+        assert part in line, part
+    assert "c: invalid: no fair comparison: weights differs" in text
+    assert "note: Nothing of this is true." in text
+    assert "Where an iteration's time goes" in text
+
+
+def test_a_narrow_terminal_loses_no_side() -> None:
+    text = shown(outcome({"a": 0.3, "b": 0.2}), width=60)
+    assert max(len(line) for line in text.splitlines()) <= 60
+    assert any(line.startswith("b ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "endings", "words"),
+    [
+        ({"a": 0.3, "b": 0.2}, {}, "b is the fastest: 1.5"),
+        ({"a": 0.2, "b": 0.3}, {}, "a is the fastest; next is b: 0.67 x"),
+        ({"a": 0.2, "b": 0.2}, {}, "none is clearly faster than a"),
+        ({"a": 0.2}, {}, "one side alone"),
+        ({"a": 0.3, "b": 0.2}, {"b": UNFAIR}, "not compared, since it does not do the same: b"),
+        ({"a": 0.3, "b": 0.2}, {"a": GONE}, "the reference a has no speed"),
+    ],
+)
+def test_the_last_line_says_what_came_out(seconds: dict[str, float], endings: dict[str, Ending], words: str) -> None:
+    assert words in headline(outcome(seconds, endings=endings))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1.5, "s", "1.50 s"),
+        (0.0021, "s", "2.10 ms"),
+        (3.2e-5, "s", "32 µs"),
+        (0.0, "s", "0 s"),
+        (1536.0, "B", "1.50KiB"),
+        (12.0, "TFLOP/s", "12 TFLOP/s"),
+    ],
+)
+def test_values_are_written_with_units_of_their_size(value: float, unit: str, text: str) -> None:
+    assert value_text(value, unit) == text

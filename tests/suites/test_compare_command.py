@@ -1,0 +1,188 @@
+"""The verb ``bench compare``: its options, real systems by turns, and a system that another package brings."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bench.errors import UsageError
+from suites import compare_command
+from suites.compare_command import refuse_launchers, request_of, training_params, view
+from tests.program import ROOT, bench, json_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMED = ("system", "model", "scale", "ranks", "nodes", "scope", "precision", "steps")
+"""Parameters that every row has."""
+METRICS = {
+    "iteration_time",
+    "speedup",
+    "mfu",
+    "hfu",
+    "tokens_per_second",
+    "wire_bytes",
+    "peak_memory",
+    "exposed_communication",
+    "loss_difference",
+    "residual_share",
+}
+SMALL = ("--steps", "4", "--turns", "2", "--ranks", "2", "--set", "sequence=32", "--set", "batch=4")
+
+
+def request(**changes: Any) -> Any:
+    given: dict[str, Any] = {
+        "systems": "fsdp,ciera-off",
+        "params": training_params("mixtral-8x7b", "tiny", []),
+        "ranks": 0,
+        "lab": "",
+        "steps": 8,
+        "reference": "",
+        "check_against": "",
+    }
+    return request_of(**{**given, **changes})
+
+
+def test_the_first_system_is_the_reference_and_all_train_the_same() -> None:
+    asked = request(ranks=4)
+    assert asked.reference == "fsdp"
+    first, second = asked.sides
+    different = {name for name in first.params if first.params[name] != second.params[name]}
+    assert different == {"system"}
+    assert (first.world, first.params["ranks"], first.params["batch"]) == (4, 4, 4)
+
+
+def test_the_plain_model_checks_on_one_rank_with_the_same_batch() -> None:
+    plain = request(ranks=4, check_against="plain").sides[-1]
+    assert (plain.label, plain.world, plain.timed) == ("plain", 1, False)
+    assert (plain.params["ranks"], plain.params["batch"]) == (1, 4)
+
+
+def test_a_lab_gives_the_ranks() -> None:
+    assert request(lab="nodes=3,ranks-per-node=2,rate=1gbit").sides[0].world == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"systems": ""}, "--systems is needed"),
+        ({"systems": "fsdp,fsdp"}, "fsdp is there twice"),
+        ({"systems": "fdsp"}, "unknown system 'fdsp'"),
+        ({"check_against": "plane"}, "unknown system 'plane'"),
+        ({"reference": "xmoe"}, "unknown side 'xmoe'"),
+        ({"ranks": 2, "lab": "nodes=2,ranks-per-node=1,rate=1gbit"}, "leave --ranks out"),
+        ({"ranks": -1}, "--ranks"),
+        ({"steps": 0}, "--steps"),
+    ],
+)
+def test_wrong_requests_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        request(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("precision=fp8", "value for precision"),
+        ("precision", "PARAM=VALUE"),
+        ("hidden=3", "parameter of suite"),
+        ("precision=fp32,bf16", "one value, not 2"),
+        ("ranks=2", "--ranks"),
+        ("system=fsdp", "--systems"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        training_params("mixtral-8x7b", "tiny", [text])
+
+
+def test_settings_replace_defaults() -> None:
+    params = training_params("qwen3-235b-a22b", "small", ["precision=bf16", "learning_rate=0.01"])
+    assert (params["model"], params["scale"], params["precision"], params["learning_rate"]) == (
+        "qwen3-235b-a22b",
+        "small",
+        "bf16",
+        0.01,
+    )
+
+
+def test_every_shown_metric_is_one_of_the_suite() -> None:
+    from suites.end_to_end import EndToEndSuite
+
+    shown = view(request())
+    named = {column.metric for column in (*shown.columns, *shown.further)} | {one.metric for one in shown.matrices}
+    assert named <= {metric.name for metric in EndToEndSuite.metrics}
+
+
+def test_under_a_launcher_it_says_what_to_run_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.raises(UsageError, match="bench run end_to_end"):
+        refuse_launchers()
+
+
+def test_the_file_says_that_it_is_the_exception() -> None:
+    assert "one file of suites" in (compare_command.__doc__ or "")
+
+
+@pytest.mark.slow
+def test_real_systems_are_compared_and_a_refused_one_is_its_row_alone(tmp_path: Path) -> None:
+    page, rows_file = tmp_path / "page.html", tmp_path / "rows.jsonl"
+    systems = "fsdp,ciera-off,fsdp:speed=9"
+    done = bench("compare", "--systems", systems, *SMALL, "--html", str(page), "--json", str(rows_file), cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    rows = json_lines(rows_file.read_text())
+    assert all(name in row["params"] for row in rows for name in NAMED)
+    by_system = {label: [row for row in rows if row["params"]["system"] == label] for label in systems.split(",")}
+    # Two turns have no interval.
+    unmeasured = {row["metric"] for row in by_system["ciera-off"] if row["status"] != "ok"}
+    assert unmeasured <= {"speedup_bound"}
+    assert {row["metric"] for row in by_system["ciera-off"]} >= METRICS
+    difference = next(row for row in by_system["ciera-off"] if row["metric"] == "loss_difference")
+    assert difference["value"] == 0.0
+    assert {row["status"] for row in by_system["fsdp:speed=9"]} == {"skipped"}
+    assert "no option 'speed'" in by_system["fsdp:speed=9"][0]["reason"]
+    assert "ciera-off" in page.read_text()
+    assert "tokens/s" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_system_of_another_package_is_one_as_any_other(tmp_path: Path) -> None:
+    """The one that the document shows, built and installed as the document says."""
+    fences = re.findall(r"^```(python|toml)\n(.*?)^```$", (ROOT / "docs/compare.md").read_text(), re.M | re.S)
+    code, project = dict(fences)["python"], dict(fences)["toml"]
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    source.mkdir()
+    (source / "copies.py").write_text(code)
+    (source / "pyproject.toml").write_text(project)
+    install = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation")
+    subprocess.run([*install, "--target", str(installed), str(source)], check=True, timeout=60)
+    done = bench(
+        "compare",
+        "--systems",
+        "copies,copies:average=nothing",
+        "--check-against",
+        "plain",
+        *SMALL,
+        "--json",
+        "-",
+        cwd=tmp_path,
+        PYTHONPATH=f"{ROOT}:{installed}",
+    )
+    assert done.returncode == 4, done.stderr
+    rows = json_lines(done.stdout)
+    right = [row for row in rows if row["params"]["system"] == "copies"]
+    assert {row["status"] for row in right} == {"ok"}, [row["reason"] for row in right if row["reason"]]
+    sent = next(row for row in right if row["params"].get("collective") == "all_reduce")
+    assert sent["value"] > 0
+    # Ranks that train for themselves learn something else, and are found out.
+    wrong = [row for row in rows if row["params"]["system"] != "copies"]
+    assert {row["status"] for row in wrong if "difference" not in row["metric"]} == {"invalid"}
+    assert "loss of iteration" in wrong[0]["reason"]
