@@ -91,7 +91,7 @@ class LoadBalanceSuite(Suite):
         Axis("steps", "int", "of the training", minimum=3),
         Axis("sequence", "int", "tokens of a sequence", minimum=1),
         Axis("batch", "int", "sequences of a step", minimum=1),
-        Axis("learning_rate", "float", "constant"),
+        Axis("learning_rate", "float", "constant", minimum=0),
         Axis("corpus", "str", "file or folder of text; empty for Python's standard library"),
     )
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
