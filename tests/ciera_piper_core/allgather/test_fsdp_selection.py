@@ -38,6 +38,7 @@ def recorded(*meshes: DeviceMesh) -> CompressedModel:
     return handle
 
 
+@pytest.mark.alone
 def test_what_is_worthwhile_is_found_by_measuring(tmp_path: Path) -> None:
     def body(context: Context) -> list[str]:
         plain, compressed, handle = pair(BF16, cpu_mesh(2))
