@@ -84,8 +84,10 @@ def test_microbatches_change_nothing(kind: str) -> None:
         assert (gradients[1][name] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, name
     whole, losses = train(recipe, 4)
     parts, same = train(split, 4)
-    # Adam makes the first steps of the smallest gradients as large as all others, rounding errors among them.
-    assert same == pytest.approx(losses, rel=3e-5)
+    # Adam makes the first steps of the smallest gradients as large as all others, rounding errors among them; and an
+    # expert that chooses among tokens alike but for rounding may then choose another.
+    assert same[0] == pytest.approx(losses[0], rel=1e-6)
+    assert same == pytest.approx(losses, rel=2e-3 if kind == "expert_choice" else 3e-5)
     for name, buffer in whole.model.named_buffers():
         assert torch.equal(buffer, dict(parts.model.named_buffers())[name]), name
 
