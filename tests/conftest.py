@@ -1,12 +1,13 @@
-"""Keeps tests marked ``alone`` from running beside others when pytest-xdist runs several at once.
+"""Keeps tests from disturbing each other: those marked ``alone`` run beside no others, and no process group is left.
 
-Every test holds a lock while it runs: a shared one, or the exclusive one if it is marked ``alone``.
-Those come last, so that no worker waits for the lock while there is other work to do.
+Under pytest-xdist, which runs several at once, every test holds a lock while it runs: a shared one, or the exclusive
+one if it is marked ``alone``. Those come last, so that no worker waits for the lock while there is other work to do.
 """
 
 from __future__ import annotations
 
 import fcntl
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 LOCK_FILE = pytest.StashKey[Path]()
 
@@ -50,6 +51,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         finally:
             # Closing is not enough: a child that a test forked may hold the same open file.
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_group_is_left() -> Iterator[None]:
+    """A world of one that a test made in its own process would be inherited by the ranks that later tests fork."""
+    yield
+    if "torch.distributed" in sys.modules:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _is_alone(item: pytest.Item) -> bool:
