@@ -11,8 +11,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from ciera_piper_core.models.architecture import MLA, Attention
-from ciera_piper_core.moe.migration.migrator import attach
 from ciera_piper_core.moe.migration.trigger import Policy
+from ciera_piper_core.systems.expert_migration import attach
 from ciera_piper_core.systems.ted import TedSystem
 from ciera_piper_core.systems.xmoe import XMoESystem
 from ciera_piper_core.training.health import NonFiniteError
