@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from bench.session import Listener
+from bench.status_bar import StatusBar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.progress import Progress, TaskID
 
     from bench.store.row import Row
     from bench.sweep import Job
@@ -30,8 +28,7 @@ class ConsoleListener(Listener):
 
     def __init__(self, rows_to: IO[str] | None = None) -> None:
         self._rows_to = rows_to
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
+        self._bar = StatusBar()
         self._estimate = TimeLeft()
 
     def started(self, run_id: str, jobs: Sequence[Job], resumed: int) -> None:
@@ -39,14 +36,14 @@ class ConsoleListener(Listener):
         for job in jobs:
             self._estimate.expect(job.suite_name)
         again = f", {resumed} measured before" if resumed else ""
-        self._say(f"run {run_id}: {len(jobs)} case(s){again}")
+        self._bar.say(f"run {run_id}: {len(jobs)} case(s){again}")
         if sys.stderr.isatty():
             self._start_bar(len(jobs))
 
     def case_started(self, job: Job) -> None:
-        if self._progress and self._task is not None:
+        if self._bar.shown:
             left = format_duration(self._estimate.seconds)
-            self._progress.update(self._task, description=f"{job.suite_name}", case=describe(job), left=left)
+            self._bar.update(description=f"{job.suite_name}", case=describe(job), left=left)
 
     def case_ended(self, job: Job, rows: Sequence[Row], seconds: float) -> None:
         self._estimate.took(job.suite_name, seconds)
@@ -56,50 +53,37 @@ class ConsoleListener(Listener):
                 self._rows_to.flush()
             except OSError as error:
                 self._rows_to = None
-                self._say(f"rows cannot be written any more ({error.strerror}); they go on into the store")
+                self._bar.say(f"rows cannot be written any more ({error.strerror}); they go on into the store")
         bad = next((row for row in rows if row.status in ("failed", "timeout", "invalid")), None)
         if bad:
-            self._say(f"{bad.status}: {job.suite_name} {describe(job)}: {bad.reason}")
-        if self._progress and self._task is not None:
-            self._progress.advance(self._task)
+            self._bar.say(f"{bad.status}: {job.suite_name} {describe(job)}: {bad.reason}")
+        self._bar.advance()
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self._bar.say(text)
 
     def close(self) -> None:
         """Take the bar off the terminal."""
-        if self._progress:
-            self._progress.stop()
-            self._progress = None
-
-    def _say(self, text: str) -> None:
-        if self._progress:
-            self._progress.console.print(text, markup=False, highlight=False)
-        else:
-            # A run goes on when nobody is left to read about it.
-            with suppress(OSError, ValueError):
-                print(text, file=sys.stderr, flush=True)
+        self._bar.stop()
 
     def _start_bar(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.table import Column
 
         # The case gets what the others leave, and is cut at the end: the bar must stay whole.
         rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         fixed = [Column(no_wrap=True, min_width=width) for width in (12, 16, 9, 11)]
-        self._progress = Progress(
+        self._bar.start(
             TextColumn("{task.description}", table_column=fixed[0]),
             BarColumn(bar_width=16, table_column=fixed[1]),
             MofNCompleteColumn(table_column=fixed[2]),
             TextColumn("{task.fields[left]} left", table_column=fixed[3]),
             TextColumn("{task.fields[case]}", style="dim", table_column=rest),
-            expand=True,
-            console=Console(stderr=True),
-            transient=True,
+            description="starting",
+            total=total,
+            case="",
+            left="?",
         )
-        self._progress.start()
-        self._task = self._progress.add_task("starting", total=total, case="", left="?")
 
 
 class TimeLeft:

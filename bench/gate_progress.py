@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from bench.console import format_duration
 from bench.gate_output.text import visible
 from bench.interleave import Watcher
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+from bench.status_bar import StatusBar
 
 
 class ConsoleWatcher(Watcher):
@@ -23,16 +19,11 @@ class ConsoleWatcher(Watcher):
 
     def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
+        self._bar = StatusBar()
         self._turns = 0
 
     def note(self, text: str) -> None:
-        if self._progress:
-            self._progress.console.print(visible(text), markup=False, highlight=False)
-            return
-        with suppress(OSError, ValueError):
-            print(f"bench: {visible(text)}", file=sys.stderr, flush=True)
+        self._bar.say(visible(text) if self._bar.shown else f"bench: {visible(text)}")
 
     def turn(self, stage: str, side: str, suite: str, unsettled: int, seconds_left: float) -> None:
         self._turns += 1
@@ -41,12 +32,9 @@ class ConsoleWatcher(Watcher):
         if not sys.stderr.isatty():
             self.note(f"{stage}, turn {self._turns}: {suite} of {side}, {cases}, at most {format_duration(left)} left")
             return
-        if self._progress is None:
+        if not self._bar.shown:
             self._start_bar()
-        assert self._progress is not None
-        assert self._task is not None
-        self._progress.update(
-            self._task,
+        self._bar.update(
             completed=self._budget_s - left,
             description=f"{stage}, turn {self._turns}",
             what=f"{visible(suite)} of {visible(side)}, {cases}",
@@ -55,24 +43,20 @@ class ConsoleWatcher(Watcher):
 
     def close(self) -> None:
         """Take the bar off the terminal."""
-        if self._progress:
-            self._progress.stop()
-            self._progress = None
+        self._bar.stop()
 
     def _start_bar(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, TextColumn
         from rich.table import Column
 
         rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
-        self._progress = Progress(
+        self._bar.start(
             TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=20)),
             BarColumn(bar_width=16),
             TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[what]}", style="dim", table_column=rest, markup=False),
-            expand=True,
-            console=Console(stderr=True),
-            transient=True,
+            description="search",
+            total=self._budget_s,
+            what="",
+            left="",
         )
-        self._progress.start()
-        self._task = self._progress.add_task("search", total=self._budget_s, what="", left="")
