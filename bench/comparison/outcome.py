@@ -14,15 +14,14 @@ from bench.comparison.turns import right_record
 from bench.definitions import SERIES_DIFFERENCE, SPEEDUP, SPEEDUP_BOUND
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK
 from bench.measure.rounds import block_agreement
-from bench.measure.runner import placed_case, timed_rows, unmeasured_rows
+from bench.measure.runner import blank_row, placed_case, timed_rows, unmeasured_rows
 from bench.measure.sampling import Timing
-from bench.store.row import Row, utc_now
 from bench.suite import Metric
 
 if TYPE_CHECKING:
     from bench.comparison.processes import Record
     from bench.comparison.request import ComparisonRequest
-    from bench.store.row import Status
+    from bench.store.row import Row, Status
     from bench.suite import ComparableSuite
 
 
@@ -160,20 +159,5 @@ class Outcome:
         return "failed", "interrupted before its first turn was complete"
 
     def _row(self, record: Record, metric: Metric) -> Row:
-        placed = metric.case_of(placed_case(self.suite, record.side.case, record.site))
-        return Row(
-            run_id="",
-            row_id=-1,
-            suite=self.suite.name,
-            method_version=self.suite.method_version,
-            case=placed.id,
-            params=dict(placed.params),
-            metric=metric.name,
-            unit=metric.unit,
-            better=metric.better,
-            definition=metric.definition.id,
-            status="failed",
-            reason="not measured",
-            seed=record.site.seed,
-            started_at=utc_now(),
-        )
+        placed = placed_case(self.suite, record.side.case, record.site)
+        return blank_row(self.suite, placed, metric, record.site.seed)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from bench.definitions import Ceiling, Definition, Work
     from bench.measure.sampling import Sampling, Timing
-    from bench.suite import Context, Site, Suite, Workload
+    from bench.suite import Context, Metric, Site, Suite, Workload
 
 SIGNIFICANT_DIGITS = 7
 
@@ -48,28 +48,31 @@ def placed_case(suite: Suite, case: Case, site: Site) -> Case:
     return Case(params)
 
 
+def blank_row(suite: Suite, placed: Case, metric: Metric, seed: int) -> Row:
+    """A row of the metric, still without a value (status failed until filled); ``placed`` is from ``placed_case``."""
+    case = metric.case_of(placed)
+    return Row(
+        run_id="",
+        row_id=-1,
+        suite=suite.name,
+        method_version=suite.method_version,
+        case=case.id,
+        params=dict(case.params),
+        metric=metric.name,
+        unit=metric.unit,
+        better=metric.better,
+        definition=metric.definition.id,
+        status="failed",
+        reason="not measured",
+        seed=seed,
+        started_at=utc_now(),
+    )
+
+
 def _blank_rows(suite: Suite, case: Case, site: Site) -> list[Row]:
-    """A row for each metric of the case, still without a value (status failed until filled)."""
+    """A blank row for each metric of the case."""
     placed = placed_case(suite, case, site)
-    return [
-        Row(
-            run_id="",
-            row_id=-1,
-            suite=suite.name,
-            method_version=suite.method_version,
-            case=metric.case_of(placed).id,
-            params=dict(metric.case_of(placed).params),
-            metric=metric.name,
-            unit=metric.unit,
-            better=metric.better,
-            definition=metric.definition.id,
-            status="failed",
-            reason="not measured",
-            seed=site.seed,
-            started_at=utc_now(),
-        )
-        for metric in suite.metrics_for(case)
-    ]
+    return [blank_row(suite, placed, metric, site.seed) for metric in suite.metrics_for(case)]
 
 
 def unmeasured_rows(suite: Suite, case: Case, site: Site, status: Status, reason: str) -> list[Row]:

@@ -19,7 +19,10 @@ from torch.autograd.function import once_differentiable
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    Exchange: TypeAlias = Callable[[torch.Tensor, "TensorRanks", tuple[int, ...]], torch.Tensor]
 
 REGION = "tensor_parallel"
 
@@ -83,33 +86,30 @@ def own_rows(x: torch.Tensor, ranks: TensorRanks, counts: Sequence[int]) -> torc
     Args:
         x: ``(sum(counts), ...)``. counts: rows of each rank.
     """
-    if ranks.size == 1:
-        return x
-    result: torch.Tensor = _OwnRows.apply(x, ranks, tuple(counts))  # type: ignore[no-untyped-call]
-    return result
+    return _exchanged(x, ranks, counts, _take, _gather)
 
 
 def all_rows(x: torch.Tensor, ranks: TensorRanks, counts: Sequence[int]) -> torch.Tensor:
     """A copied tensor from a divided one, rank by rank; of the gradient, which is copied, each takes its rows."""
-    if ranks.size == 1:
-        return x
-    result: torch.Tensor = _AllRows.apply(x, ranks, tuple(counts))  # type: ignore[no-untyped-call]
-    return result
+    return _exchanged(x, ranks, counts, _gather, _take)
 
 
 def all_rows_for_parts(x: torch.Tensor, ranks: TensorRanks, counts: Sequence[int]) -> torch.Tensor:
     """``all_rows`` for parts of a matrix to read: gradients are partial, so each rank gets the sum of its rows'."""
-    if ranks.size == 1:
-        return x
-    result: torch.Tensor = _AllRowsForParts.apply(x, ranks, tuple(counts))  # type: ignore[no-untyped-call]
-    return result
+    return _exchanged(x, ranks, counts, _gather, _reduce_scatter)
 
 
 def own_rows_summed(x: torch.Tensor, ranks: TensorRanks, counts: Sequence[int]) -> torch.Tensor:
     """From a partial tensor this rank's rows of the sum; gradients are gathered."""
+    return _exchanged(x, ranks, counts, _reduce_scatter, _gather)
+
+
+def _exchanged(
+    x: torch.Tensor, ranks: TensorRanks, counts: Sequence[int], there: Exchange, back: Exchange
+) -> torch.Tensor:
     if ranks.size == 1:
         return x
-    result: torch.Tensor = _OwnRowsSummed.apply(x, ranks, tuple(counts))  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _Rows.apply(x, ranks, tuple(counts), there, back)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -138,53 +138,20 @@ class _Summed(torch.autograd.Function):
         return gradient, None
 
 
-class _OwnRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, ranks: TensorRanks, counts: tuple[int, ...]) -> torch.Tensor:
-        ctx.ranks, ctx.counts = ranks, counts
-        # A copy, so that the whole is not kept for its sake.
-        return _rows(x, ranks, counts).clone()
+class _Rows(torch.autograd.Function):
+    """One exchange of rows forward, and another backward."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _gather(gradient, ctx.ranks, ctx.counts), None, None
-
-
-class _AllRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, ranks: TensorRanks, counts: tuple[int, ...]) -> torch.Tensor:
-        ctx.ranks, ctx.counts = ranks, counts
-        return _gather(x, ranks, counts)
+    def forward(
+        ctx: Any, x: torch.Tensor, ranks: TensorRanks, counts: tuple[int, ...], there: Exchange, back: Exchange
+    ) -> torch.Tensor:
+        ctx.ranks, ctx.counts, ctx.back = ranks, counts, back
+        return there(x, ranks, counts)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _rows(gradient, ctx.ranks, ctx.counts).clone(), None, None
-
-
-class _AllRowsForParts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, ranks: TensorRanks, counts: tuple[int, ...]) -> torch.Tensor:
-        ctx.ranks, ctx.counts = ranks, counts
-        return _gather(x, ranks, counts)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _reduce_scatter(gradient, ctx.ranks, ctx.counts), None, None
-
-
-class _OwnRowsSummed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, ranks: TensorRanks, counts: tuple[int, ...]) -> torch.Tensor:
-        ctx.ranks, ctx.counts = ranks, counts
-        return _reduce_scatter(x, ranks, counts)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _gather(gradient, ctx.ranks, ctx.counts), None, None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+        return ctx.back(gradient, ctx.ranks, ctx.counts), None, None, None, None
 
 
 def _sum_(x: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
@@ -193,10 +160,11 @@ def _sum_(x: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
     return x
 
 
-def _rows(x: torch.Tensor, ranks: TensorRanks, counts: tuple[int, ...]) -> torch.Tensor:
+def _take(x: torch.Tensor, ranks: TensorRanks, counts: tuple[int, ...]) -> torch.Tensor:
     if len(x) != sum(counts):
         raise ValueError(f"{len(x)} rows cannot be divided into {counts}")
-    return x.narrow(0, sum(counts[: ranks.rank]), counts[ranks.rank])
+    # A copy, so that the whole is not kept for its sake.
+    return x.narrow(0, sum(counts[: ranks.rank]), counts[ranks.rank]).clone()
 
 
 def _gather(x: torch.Tensor, ranks: TensorRanks, counts: tuple[int, ...]) -> torch.Tensor:
