@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ciera_piper_core.models.loss import token_loss
 from ciera_piper_core.moe.balance import update_biases
 from ciera_piper_core.moe.router import Router
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.agreed_stop import stop_at_loss
-from ciera_piper_core.systems.system import TrainingSystem
-from ciera_piper_core.training.batches import share
+from ciera_piper_core.systems.data_parallel import DataParallelSystem
 from ciera_piper_core.training.health import NonFiniteError, check_batch
 from ciera_piper_core.training.loss_scaling import LossScaler
 
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ciera_piper_core.models.transformer import Transformer
     from ciera_piper_core.systems.system import Ranks
     from ciera_piper_core.training.recipe import Recipe
 
@@ -70,7 +67,7 @@ def import_deepspeed(device: torch.device) -> Any:
     return deepspeed
 
 
-class DeepSpeedSystem(TrainingSystem):
+class DeepSpeedSystem(DataParallelSystem):
     """See the module. A subclass builds ``model``, says its settings (``zero_settings``) and how weights map.
 
     Attributes:
@@ -79,7 +76,6 @@ class DeepSpeedSystem(TrainingSystem):
         steps: updates so far.
     """
 
-    model: Transformer
     engine: Any
     steps: int
 
@@ -170,22 +166,26 @@ class DeepSpeedSystem(TrainingSystem):
         """What the loss is multiplied with before its backward pass."""
         return float(self.engine.optimizer.loss_scale) if self.recipe.precision == "fp16" else 1.0
 
+    def logits(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.engine(tokens)
+        return logits
+
     def accumulate(self, batch: Tensor) -> float:
         check_batch(batch, self.recipe, self.steps)
-        parts = self._microbatches(batch)
+        parts = self.microbatches(batch)
         self.model.auxiliary.value = self.loss_scale / len(parts)
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for number, part in enumerate(parts):
-            loss = self._loss(part)
+            loss = self.loss(part)
             total += loss.detach()
             # It divides by the microbatches and multiplies with the loss scale itself.
             self.engine.backward(loss)
             if number < len(parts) - 1:
                 # Between microbatches a step only counts them.
                 self.engine.step()
-        mean = self._mean_over_ranks(total / len(parts))
+        mean = self.mean_over_data(total / len(parts))
         if self.recipe.precision != "fp16":
-            stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self._forward_only(parts))
+            stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self.forward_only(parts))
         return mean
 
     def update(self) -> float:
@@ -202,10 +202,9 @@ class DeepSpeedSystem(TrainingSystem):
         return math.nan if left_out else norm
 
     def evaluate(self, batch: Tensor) -> float:
-        parts = self._microbatches(batch)
         self.engine.eval()
         try:
-            return self._mean_over_ranks(self._forward_only(parts) / len(parts))
+            return super().evaluate(batch)
         finally:
             self.engine.train()
 
@@ -247,28 +246,6 @@ class DeepSpeedSystem(TrainingSystem):
             groups._EXPERT_DATA_PARALLEL_GROUP_RANKS,
         ):
             table.clear()
-
-    def _microbatches(self, batch: Tensor) -> list[Tensor]:
-        mine = share(batch, dist.get_rank(self.ranks.group), self.ranks.world).to(self.ranks.device)
-        return list(torch.split(mine, self.recipe.sequences_per_microbatch(self.ranks.world)))
-
-    def _loss(self, part: Tensor) -> Tensor:
-        logits = self.engine(part[:, :-1])
-        with region("loss"):
-            return token_loss(logits, part[:, 1:])
-
-    def _forward_only(self, parts: list[Tensor]) -> Tensor:
-        """The sum of the microbatches' losses, float64."""
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        with torch.no_grad():
-            for part in parts:
-                total += self._loss(part)
-        return total
-
-    def _mean_over_ranks(self, mine: Tensor) -> float:
-        with region("loss"):
-            dist.all_reduce(mine, group=self.ranks.group)
-            return mine.item() / self.ranks.world
 
 
 def adamw(recipe: Recipe, groups: Iterable[Any]) -> torch.optim.Optimizer:

@@ -13,7 +13,7 @@ from ciera_piper_core.moe.deepspeed_layer import DeepSpeedExperts, plain_name
 from ciera_piper_core.systems.deepspeed_engine import MASTER, MOMENTS, DeepSpeedSystem, adam_state, adamw
 from ciera_piper_core.systems.rank_mesh import RankMesh
 from ciera_piper_core.systems.system import Layout, Option
-from ciera_piper_core.training.build import empty_model
+from ciera_piper_core.training.build import empty_model, tie_embeddings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +69,7 @@ class DeepSpeedMoESystem(DeepSpeedSystem):
         if refused := self.refusal(recipe, ranks, options):
             raise ValueError(f"{self.name}: {refused}")
         self.recipe, self.ranks, self.given = recipe, ranks, dict(options)
+        self.data_rank, self.data_width = dist.get_rank(ranks.group), ranks.world
         ep = options["ep"] or _widest(ranks.world, _expert_counts(recipe))
         self.layout = Layout(
             ep=ep,
@@ -127,11 +128,10 @@ class DeepSpeedMoESystem(DeepSpeedSystem):
                 weight.set_full_hp_param(state["weights"][f"{key}.{MASTER}"])
                 for part in MOMENTS:
                     weight.set_full_hp_param(state["weights"][f"{key}.{part}"], part)
-            for name, buffer in self.buffers().items():
-                buffer.copy_(state["buffers"][name])
             for adam in self._adams():
                 adam["step"].fill_(state["adam_steps"])
             self.engine.optimizer.update_lp_params()
+        self.load_buffers(state["buffers"])
         self.load_scaler_state(state["scaler"])
         self.steps = int(state["steps"])
 
@@ -161,11 +161,7 @@ class DeepSpeedMoESystem(DeepSpeedSystem):
         for layer in routed:
             layer.routed_experts = None
         model.to_empty(device=device)
-        if recipe.architecture.tied_embeddings:
-            # One parameter again, of two that ``to_empty`` made.
-            assert model.output is not None
-            assert model.embedding is not None
-            model.output.weight = model.embedding.weight
+        tie_embeddings(model, recipe)
         shapes = [layer.experts for layer in recipe.architecture.layers if layer.experts is not None]
         for layer, experts in zip(routed, shapes, strict=True):
             layer.routed_experts = DeepSpeedExperts(  # type: ignore[assignment]

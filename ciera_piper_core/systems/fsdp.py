@@ -11,21 +11,20 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ciera_piper_core.models.initialisation import initialise
-from ciera_piper_core.models.loss import token_loss
-from ciera_piper_core.moe.balance import update_biases
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.agreed_stop import stop_at_loss, stop_at_norm
+from ciera_piper_core.systems.data_parallel import DataParallelSystem
 from ciera_piper_core.systems.fsdp_regions import mark_regions
-from ciera_piper_core.systems.system import Layout, Option, TrainingSystem
-from ciera_piper_core.training.batches import share
-from ciera_piper_core.training.build import DTYPES, empty_model
-from ciera_piper_core.training.gradient_norm import Spread, clip_factor, gradient_norm, scale_gradients
+from ciera_piper_core.systems.system import Layout, Option
+from ciera_piper_core.training.build import DTYPES, empty_model, tie_embeddings
+from ciera_piper_core.training.gradient_norm import Spread, gradient_norm
 from ciera_piper_core.training.health import check_batch
 from ciera_piper_core.training.loss_scaling import LossScaler
 from ciera_piper_core.training.optimizer import MasterWeights
+from ciera_piper_core.training.update import apply_gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from ciera_piper_core.training.recipe import Recipe
 
 
-class FSDPSystem(TrainingSystem):
+class FSDPSystem(DataParallelSystem):
     """Every rank holds a part of each parameter, of its gradient and of the optimizer's state, in float32.
 
     A layer's parameters are gathered, in the recipe's precision, before its forward and its backward
@@ -57,7 +56,6 @@ class FSDPSystem(TrainingSystem):
         "reshard": Option(True, "free a layer's parameters after its forward pass and gather them again to go back"),
     }
 
-    model: Transformer
     masters: MasterWeights
     scaler: LossScaler
     steps: int
@@ -79,7 +77,7 @@ class FSDPSystem(TrainingSystem):
             data_width=ranks.world,
             sharded="parameters, gradients, optimizer" if ranks.world > 1 else "",
         )
-        self.rank = dist.get_rank(ranks.group)
+        self.data_rank, self.data_width = dist.get_rank(ranks.group), ranks.world
         self.steps = 0
         self.scaler = LossScaler(recipe.precision)
         self.mesh = DeviceMesh.from_group(ranks.group, ranks.device.type, mesh_dim_names=("shard",))
@@ -116,19 +114,19 @@ class FSDPSystem(TrainingSystem):
 
     def accumulate(self, batch: Tensor) -> float:
         check_batch(batch, self.recipe, self.steps)
-        parts = self._microbatches(batch)
+        parts = self.microbatches(batch)
         scale = self.scaler.scale / len(parts)
         self.model.auxiliary.value = scale
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for number, part in enumerate(parts):
             self.root.set_requires_gradient_sync(number == len(parts) - 1)
-            loss = self._loss(part)
+            loss = self.loss(part)
             total += loss.detach()
             (loss * scale).backward()  # type: ignore[no-untyped-call]
         self.masters.collect_gradients()
-        mean = self._mean_over_ranks(total / len(parts))
+        mean = self.mean_over_data(total / len(parts))
         if not self.scaler.dynamic:
-            stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self._forward_only(parts))
+            stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self.forward_only(parts))
         return mean
 
     def update(self) -> float:
@@ -137,20 +135,23 @@ class FSDPSystem(TrainingSystem):
             scaled_norm = gradient_norm([Spread(list(gradients.values()))])
             if not self.scaler.dynamic:
                 stop_at_norm(scaled_norm, self.steps, gradients, self.ranks.group)
-            norm = scaled_norm / self.scaler.scale
-            factor = clip_factor(norm, self.recipe.clip_norm) / self.scaler.scale
-            if self.scaler.after_step(scaled_norm):
-                scale_gradients(gradients.values(), factor)
-                self.masters.step()
-            else:
-                self.masters.clear()
-            update_biases(self.model, (self.ranks.group,))
+            norm = apply_gradients(
+                self.model,
+                self.masters,
+                gradients,
+                scaled_norm,
+                self.scaler,
+                self.recipe.clip_norm,
+                (self.ranks.group,),
+            )
         self.steps += 1
         return norm
 
-    def evaluate(self, batch: Tensor) -> float:
-        parts = self._microbatches(batch)
-        return self._mean_over_ranks(self._forward_only(parts) / len(parts))
+    def forward_only(self, parts: Sequence[Tensor]) -> Tensor:
+        total = super().forward_only(parts)
+        # What FSDP2 keeps whole for a backward pass would be stale after the next update.
+        self.root.reset_iter_state()
+        return total
 
     def full_parameters(self) -> dict[str, Tensor]:
         return self._whole({name: weight.detach() for name, weight in self.masters.masters.items()})
@@ -162,16 +163,14 @@ class FSDPSystem(TrainingSystem):
     def state_dict(self) -> dict[str, Any]:
         return {
             "weights": self.masters.state_dict(),
-            "buffers": self._buffers(),
+            "buffers": self.buffers(),
             "scaler": self.scaler.state_dict(),
             "steps": self.steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.masters.load_state_dict(state["weights"])
-        with torch.no_grad():
-            for name, buffer in self._buffers().items():
-                buffer.copy_(state["buffers"][name])
+        self.load_buffers(state["buffers"])
         self.scaler.load_state_dict(state["scaler"])
         self.steps = int(state["steps"])
 
@@ -186,11 +185,7 @@ class FSDPSystem(TrainingSystem):
         for name, part in model.named_children():
             if name != "layers":
                 part.to_empty(device=device)
-        if recipe.architecture.tied_embeddings:
-            # One parameter again, of two that ``to_empty`` made.
-            assert model.output is not None
-            assert model.embedding is not None
-            model.output.weight = model.embedding.weight
+        tie_embeddings(model, recipe)
         rest = torch.nn.Module()
         for name, part in model.named_children():
             if name != "layers":
@@ -201,39 +196,10 @@ class FSDPSystem(TrainingSystem):
         cast("FSDPModule", model).set_reduce_scatter_unused_params(True)
         return model
 
-    def _microbatches(self, batch: Tensor) -> list[Tensor]:
-        mine = share(batch, self.rank, self.ranks.world).to(self.ranks.device)
-        return list(torch.split(mine, self.recipe.sequences_per_microbatch(self.ranks.world)))
-
-    def _loss(self, part: Tensor) -> Tensor:
-        logits = self.model(part[:, :-1])
-        with region("loss"):
-            return token_loss(logits, part[:, 1:])
-
-    def _forward_only(self, parts: list[Tensor]) -> Tensor:
-        """The sum of the microbatches' losses, float64."""
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        with torch.no_grad():
-            for part in parts:
-                total += self._loss(part)
-        # What FSDP2 keeps whole for a backward pass would be stale after the next update.
-        self.root.reset_iter_state()
-        return total
-
-    def _mean_over_ranks(self, mine: Tensor) -> float:
-        with region("loss"):
-            dist.all_reduce(mine, group=self.ranks.group)
-            return mine.item() / self.ranks.world
-
     def _whole(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         whole = {}
         for name, part in parts.items():
             full = part.full_tensor() if isinstance(part, DTensor) else part
-            if self.rank == 0:
+            if self.data_rank == 0:
                 whole[name] = full.to("cpu", torch.float32, copy=True)
         return whole
-
-    def _buffers(self) -> dict[str, Tensor]:
-        """The model's buffers that outlive a step: routers' biases; the same on all ranks."""
-        state = self.model.state_dict()
-        return {name: state[name] for name, _ in self.model.named_buffers() if name in state}

@@ -132,8 +132,7 @@ class PiperCieraSystem(PiperSystem):
                     # Views, or the tensor itself.
                     for key, own in self._state_keys(name, tensor).items():
                         own.copy_(weights[f"{key}.{part}"])
-            for name, buffer in self._buffers().items():
-                buffer.copy_(state["buffers"][name])
+        self.load_buffers(state["buffers"])
         self.masters.clear()
         self.scaler.load_state_dict(state["scaler"])
         self.steps = int(state["steps"])

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from ciera_piper_core.models.loss import token_loss
-from ciera_piper_core.moe.balance import update_biases
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.system import Layout, TrainingSystem
 from ciera_piper_core.training.build import build_model
-from ciera_piper_core.training.gradient_norm import Spread, clip_factor, gradient_norm, scale_gradients
+from ciera_piper_core.training.gradient_norm import Spread, gradient_norm
 from ciera_piper_core.training.health import check_batch, require_finite, require_finite_norm
 from ciera_piper_core.training.loss_scaling import LossScaler
 from ciera_piper_core.training.optimizer import MasterWeights
+from ciera_piper_core.training.update import apply_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,17 +78,10 @@ class Plain(TrainingSystem):
         """See ``TrainingSystem.update``."""
         with region("optimizer"):
             gradients = self.weights.gradients()
-            norm = gradient_norm([Spread(list(gradients.values()))]) / self.scaler.scale
+            scaled_norm = gradient_norm([Spread(list(gradients.values()))])
             if not self.scaler.dynamic:
-                require_finite_norm(norm, self.step, gradients)
-            factor = clip_factor(norm, self.recipe.clip_norm) / self.scaler.scale
-            applied = self.scaler.after_step(norm)
-            if applied:
-                scale_gradients(gradients.values(), factor)
-                self.weights.step()
-            else:
-                self.weights.clear()
-            update_biases(self.model, applied=applied)
+                require_finite_norm(scaled_norm, self.step, gradients)
+            norm = apply_gradients(self.model, self.weights, gradients, scaled_norm, self.scaler, self.recipe.clip_norm)
         self.step += 1
         return norm
 

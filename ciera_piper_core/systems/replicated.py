@@ -18,22 +18,21 @@ import torch
 import torch.distributed as dist
 
 from ciera_piper_core.models.initialisation import initialise
-from ciera_piper_core.models.loss import token_loss
-from ciera_piper_core.moe.balance import update_biases
 from ciera_piper_core.moe.expert_parallel import ExpertParallel, spread_experts
 from ciera_piper_core.moe.expert_table import ExpertTable, contiguous_table
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems import expert_migration
+from ciera_piper_core.systems.data_parallel import DataParallelSystem
 from ciera_piper_core.systems.expert_keys import joined, split
 from ciera_piper_core.systems.gradient_buckets import GradientBuckets
 from ciera_piper_core.systems.rank_mesh import RankMesh
-from ciera_piper_core.systems.system import Layout, Option, TrainingSystem
-from ciera_piper_core.training.batches import share
-from ciera_piper_core.training.build import DTYPES, empty_model
-from ciera_piper_core.training.gradient_norm import Spread, clip_factor, gradient_norm, scale_gradients
+from ciera_piper_core.systems.system import Layout, Option
+from ciera_piper_core.training.build import DTYPES, empty_model, tie_embeddings
+from ciera_piper_core.training.gradient_norm import Spread, gradient_norm
 from ciera_piper_core.training.health import NonFiniteError, check_batch, first_non_finite, require_finite_norm
 from ciera_piper_core.training.loss_scaling import LossScaler
 from ciera_piper_core.training.optimizer import MasterWeights
+from ciera_piper_core.training.update import apply_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +55,7 @@ class Migration(Protocol):
         """Called after the update of step ``step`` (from 0) on all ranks; what was moved or looked at."""
 
 
-class ReplicatedSystem(TrainingSystem):
+class ReplicatedSystem(DataParallelSystem):
     """See the module.
 
     Class attributes:
@@ -85,10 +84,7 @@ class ReplicatedSystem(TrainingSystem):
     data_axes: ClassVar[tuple[str, ...]] = ("dp", "ep")
     expert_axes: ClassVar[tuple[str, ...]] = ("ep",)
 
-    model: Transformer
     mesh: RankMesh
-    data_width: int
-    data_rank: int
     experts: dict[str, ExpertParallel]
     masters: MasterWeights
     gradients: GradientBuckets
@@ -165,12 +161,6 @@ class ReplicatedSystem(TrainingSystem):
         """Masters of the model's first weights, which are rounded to the recipe's precision."""
         return MasterWeights(model, self.recipe)
 
-    def loss(self, part: Tensor) -> Tensor:
-        """Mean cross-entropy of one microbatch ``(sequences, sequence + 1)`` of this rank; differentiable."""
-        logits = self.model(part[:, :-1])
-        with region("loss"):
-            return token_loss(logits, part[:, 1:])
-
     def gradient_group(self, name: str) -> dist.ProcessGroup | None:
         """The ranks that the gradient of a parameter is summed over; None for none."""
         axes = self._copy_axes if self.is_expert(name) else self.data_axes
@@ -226,7 +216,7 @@ class ReplicatedSystem(TrainingSystem):
 
     def accumulate(self, batch: Tensor) -> float:
         check_batch(batch, self.recipe, self.steps)
-        parts = self._microbatches(batch)
+        parts = self.microbatches(batch)
         scale = self.scaler.scale / (len(parts) * self.data_width)
         self.model.auxiliary.value = scale
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
@@ -239,7 +229,7 @@ class ReplicatedSystem(TrainingSystem):
             (loss * scale).backward()  # type: ignore[no-untyped-call]
         for name, gradient in self.gradients.finish().items():
             self.masters.masters[name].grad = gradient.to(self.masters.masters[name].dtype)
-        mean = self._mean_over_ranks(total / len(parts))
+        mean = self.mean_over_data(total / len(parts))
         if not self.scaler.dynamic and not math.isfinite(mean):
             self._stop(parts)
         return mean
@@ -248,17 +238,17 @@ class ReplicatedSystem(TrainingSystem):
         with region("optimizer"):
             gradients = self.masters.gradients()
             scaled_norm = self._norm(gradients)
-            norm = scaled_norm / self.scaler.scale
             if not self.scaler.dynamic:
-                require_finite_norm(norm, self.steps, gradients)
-            factor = clip_factor(norm, self.recipe.clip_norm) / self.scaler.scale
-            applied = self.scaler.after_step(scaled_norm)
-            if applied:
-                scale_gradients(gradients.values(), factor)
-                self.masters.step()
-            else:
-                self.masters.clear()
-            update_biases(self.model, (self.mesh.group(*self.data_axes),), applied=applied)
+                require_finite_norm(scaled_norm, self.steps, gradients)
+            norm = apply_gradients(
+                self.model,
+                self.masters,
+                gradients,
+                scaled_norm,
+                self.scaler,
+                self.recipe.clip_norm,
+                (self.data_group,),
+            )
         if self.migration is not None:
             with region("migration"):
                 if self.migration.maybe_migrate(self.steps):
@@ -271,10 +261,6 @@ class ReplicatedSystem(TrainingSystem):
         if not self.gradients.fit():
             self.gradients.close()
             self.gradients = self._buckets()
-
-    def evaluate(self, batch: Tensor) -> float:
-        parts = self._microbatches(batch)
-        return self._mean_over_ranks(self._forward_only(parts) / len(parts))
 
     def full_parameters(self) -> dict[str, Tensor]:
         return self.whole({name: weight.detach() for name, weight in self.masters.masters.items()})
@@ -291,7 +277,7 @@ class ReplicatedSystem(TrainingSystem):
                     weights[f"{key}.{part}"] = value
         return {
             "weights": weights,
-            "buffers": self._buffers(),
+            "buffers": self.buffers(),
             "scaler": self.scaler.state_dict(),
             "steps": self.steps,
         }
@@ -304,15 +290,17 @@ class ReplicatedSystem(TrainingSystem):
                 values = [weights[f"{key}.{part}"] for key in self._state_keys(name, tensor)]
                 parts[part] = torch.stack(values) if self.is_expert(name) and tensor.dim() else values[0]
             self.masters.set_state(name, parts)
-        with torch.no_grad():
-            for name, buffer in self._buffers().items():
-                buffer.copy_(state["buffers"][name])
+        self.load_buffers(state["buffers"])
         self.scaler.load_state_dict(state["scaler"])
         self.steps = int(state["steps"])
 
     def close(self) -> None:
         self.gradients.close()
         self.mesh.close()
+
+    @property
+    def data_group(self) -> dist.ProcessGroup:
+        return self.mesh.group(*self.data_axes)
 
     @property
     def _copy_axes(self) -> tuple[str, ...]:
@@ -322,9 +310,7 @@ class ReplicatedSystem(TrainingSystem):
     def _fill(self, model: Transformer) -> None:
         """Memory and first weights for the model on the meta device."""
         model.to_empty(device=self.ranks.device)
-        if self.recipe.architecture.tied_embeddings and model.output is not None and model.embedding is not None:
-            # One parameter again, of two that to_empty made.
-            model.output.weight = model.embedding.weight
+        tie_embeddings(model, self.recipe)
         self.initialise(model)
 
     def _buckets(self) -> GradientBuckets:
@@ -337,22 +323,10 @@ class ReplicatedSystem(TrainingSystem):
             alike.setdefault(self.norm_groups(name), []).append(gradient)
         return gradient_norm([Spread(parts, groups) for groups, parts in alike.items()])
 
-    def _microbatches(self, batch: Tensor) -> list[Tensor]:
-        mine = share(batch, self.data_rank, self.data_width).to(self.ranks.device)
-        return list(torch.split(mine, self.recipe.sequences_per_microbatch(self.data_width)))
-
-    def _forward_only(self, parts: Sequence[Tensor]) -> Tensor:
-        """The sum of the microbatches' losses, float64."""
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        with torch.no_grad():
-            for part in parts:
-                total += self.loss(part)
-        return total
-
     def _stop(self, parts: Sequence[Tensor]) -> NoReturn:
         """Find out where the loss went wrong, and stop with the same words on all ranks (collective)."""
         # Weights first, on all ranks: one that has found its own must not leave the others in a forward pass.
-        for run in (None, lambda: self._forward_only(parts)):
+        for run in (None, lambda: self.forward_only(parts)):
             found = first_non_finite(self.model, run)
             everyone: list[Any] = [None] * self.ranks.world
             dist.all_gather_object(everyone, found, group=self.ranks.group)
@@ -360,21 +334,11 @@ class ReplicatedSystem(TrainingSystem):
                 raise NonFiniteError(self.steps, *named[0])
         raise NonFiniteError(self.steps, *NOWHERE)
 
-    def _mean_over_ranks(self, mine: Tensor) -> float:
-        with region("loss"):
-            dist.all_reduce(mine, group=self.mesh.group(*self.data_axes))
-            return mine.item() / self.data_width
-
     def _state_keys(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
         """``logical``, also of what has no dimensions and is the same for all experts of a stack."""
         if self.is_expert(name) and not tensor.dim():
             return {f"{name}.{expert}": tensor.clone() for expert in self.experts_of(name)}
         return self.logical(name, tensor)
-
-    def _buffers(self) -> dict[str, Tensor]:
-        """The model's buffers that outlive a step: routers' biases; the same on all ranks."""
-        state = self.model.state_dict()
-        return {name: state[name] for name, _ in self.model.named_buffers() if name in state}
 
 
 def chosen_ep(recipe: Recipe, world: int, options: Mapping[str, Any]) -> int:

@@ -68,7 +68,7 @@ class Zero3System(DeepSpeedSystem):
             raise ValueError(f"{self.name}: {refused}")
         self.recipe, self.ranks, self.given = recipe, ranks, dict(options)
         self.layout = Layout(dp=ranks.world, data_width=ranks.world, sharded="parameters, gradients, optimizer")
-        self.rank = dist.get_rank(ranks.group)
+        self.data_rank, self.data_width = dist.get_rank(ranks.group), ranks.world
         self.mesh = DeviceMesh.from_group(ranks.group, ranks.device.type, mesh_dim_names=("shard",))
         deepspeed = self.connect()
         from deepspeed.utils import set_z3_leaf_modules
@@ -83,7 +83,7 @@ class Zero3System(DeepSpeedSystem):
         with torch.no_grad():
             for name, weight in self._parameters().items():
                 part = self._part(weight)
-                first = whole[name].flatten()[self.rank * weight.ds_tensor.numel() :][: len(part)]
+                first = whole[name].flatten()[self.data_rank * weight.ds_tensor.numel() :][: len(part)]
                 part.copy_(first)
 
     def zero_settings(self) -> dict[str, Any]:
@@ -131,14 +131,13 @@ class Zero3System(DeepSpeedSystem):
             for name, weight in self._parameters().items():
                 for key in (MASTER, *MOMENTS):
                     self._part(weight, key).copy_(state["weights"][f"{name}.{key}"].to_local())
-            for name, buffer in self.buffers().items():
-                buffer.copy_(state["buffers"][name])
             for number in range(len(optimizer.fp32_partitioned_groups_flat)):
                 self._adam(number)["step"].fill_(state["adam_steps"])
                 # Working weights follow their masters, as after a step.
                 optimizer._reassign_or_swap_out_partitioned_parameters(number)
             if optimizer.persistent_parameters:
                 optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
+        self.load_buffers(state["buffers"])
         self.load_scaler_state(state["scaler"])
         self.steps = int(state["steps"])
 
@@ -157,7 +156,7 @@ class Zero3System(DeepSpeedSystem):
         group, offset, _ = optimizer.grad_position[optimizer.get_param_id(weight)]
         flat = optimizer.fp32_partitioned_groups_flat[group] if key == MASTER else self._adam(group)[key]
         each = weight.ds_tensor.numel()
-        return flat.detach().narrow(0, offset, max(0, min(each, weight.ds_numel - self.rank * each)))
+        return flat.detach().narrow(0, offset, max(0, min(each, weight.ds_numel - self.data_rank * each)))
 
     def _sharded(self, weight: Any, part: Tensor) -> DTensor:
         """That part, as one of a flat tensor over all ranks, so that another number of ranks can load it."""
@@ -169,7 +168,7 @@ class Zero3System(DeepSpeedSystem):
         whole = {}
         for name, weight in self._parameters().items():
             full = whole_of(weight)
-            if self.rank == 0:
+            if self.data_rank == 0:
                 whole[name] = full.detach().to("cpu", torch.float32, copy=True).mul_(factor)
         return whole
 

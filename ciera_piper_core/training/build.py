@@ -29,3 +29,12 @@ def build_model(recipe: Recipe, *, device: torch.device | str = "cpu") -> Transf
     model = empty_model(recipe, device=device)
     initialise(model, recipe.seed)
     return model
+
+
+def tie_embeddings(model: Transformer, recipe: Recipe) -> None:
+    """Make output projection and embedding one parameter again, where they are tied: ``to_empty`` makes two of it.
+
+    A stage of a pipeline may lack either.
+    """
+    if recipe.architecture.tied_embeddings and model.output is not None and model.embedding is not None:
+        model.output.weight = model.embedding.weight
