@@ -12,7 +12,7 @@ the gradient of all tokens of their expert-parallel group, and are summed over t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from ciera_piper_core.moe.expert_parallel import ExpertParallel, spread_experts
 from ciera_piper_core.moe.expert_table import ExpertTable, contiguous_table
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems import expert_migration
+from ciera_piper_core.systems.agreed_stop import stop_at_loss
 from ciera_piper_core.systems.data_parallel import DataParallelSystem
 from ciera_piper_core.systems.expert_keys import joined, split
 from ciera_piper_core.systems.gradient_buckets import GradientBuckets
@@ -29,7 +30,7 @@ from ciera_piper_core.systems.rank_mesh import RankMesh
 from ciera_piper_core.systems.system import Layout, Option
 from ciera_piper_core.training.build import DTYPES, empty_model, tie_embeddings
 from ciera_piper_core.training.gradient_norm import Spread, gradient_norm
-from ciera_piper_core.training.health import NonFiniteError, check_batch, first_non_finite, require_finite_norm
+from ciera_piper_core.training.health import check_batch, require_finite_norm
 from ciera_piper_core.training.loss_scaling import LossScaler
 from ciera_piper_core.training.optimizer import MasterWeights
 from ciera_piper_core.training.update import apply_gradients
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from ciera_piper_core.models.transformer import Transformer
     from ciera_piper_core.systems.system import Ranks
     from ciera_piper_core.training.recipe import Recipe
-
-NOWHERE = ("the loss", "value")
-"""What ``first_non_finite`` says where neither weights nor outputs are to blame."""
 
 
 class Migration(Protocol):
@@ -230,8 +228,8 @@ class ReplicatedSystem(DataParallelSystem):
         for name, gradient in self.gradients.finish().items():
             self.masters.masters[name].grad = gradient.to(self.masters.masters[name].dtype)
         mean = self.mean_over_data(total / len(parts))
-        if not self.scaler.dynamic and not math.isfinite(mean):
-            self._stop(parts)
+        if not self.scaler.dynamic:
+            stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self.forward_only(parts))
         return mean
 
     def update(self) -> float:
@@ -322,17 +320,6 @@ class ReplicatedSystem(DataParallelSystem):
         for name, gradient in gradients.items():
             alike.setdefault(self.norm_groups(name), []).append(gradient)
         return gradient_norm([Spread(parts, groups) for groups, parts in alike.items()])
-
-    def _stop(self, parts: Sequence[Tensor]) -> NoReturn:
-        """Find out where the loss went wrong, and stop with the same words on all ranks (collective)."""
-        # Weights first, on all ranks: one that has found its own must not leave the others in a forward pass.
-        for run in (None, lambda: self.forward_only(parts)):
-            found = first_non_finite(self.model, run)
-            everyone: list[Any] = [None] * self.ranks.world
-            dist.all_gather_object(everyone, found, group=self.ranks.group)
-            if named := [one for one in everyone if one[1] != NOWHERE[1]]:
-                raise NonFiniteError(self.steps, *named[0])
-        raise NonFiniteError(self.steps, *NOWHERE)
 
     def _state_keys(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
         """``logical``, also of what has no dimensions and is the same for all experts of a stack."""

@@ -84,7 +84,7 @@ def test_kinds_of_routing(kind: Any, tmp_path: Path) -> None:
     routed = recipe(routing=Routing(kind=kind))
     # Text has runs of equal bytes, whose probabilities are equal too, up to rounding; where an expert's last
     # place is between two of them, another rounding gives it to the other.
-    loss = 2e-3 if kind == "expert_choice" else 1e-6
+    loss = 1e-4 if kind == "expert_choice" else 1e-6
     run_world(4, lambda context: compare(routed, steps=2, loss=loss, pp=2, ep=2), tmp_path)
 
 

@@ -35,6 +35,7 @@ from tests.ciera_piper_core.systems.expert_family import (
     unpacked,
     worst,
 )
+from tests.ciera_piper_core.training.small_recipe import distinct_bytes
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
@@ -123,13 +124,7 @@ def test_every_kind_of_routing_is_the_plain_model(tmp_path: Path) -> None:
 
 
 def test_choice_by_experts_is_the_plain_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In text, a sequence may begin with a run of one byte. These tokens are alike but for the last digit, in which
-    # sums over ranks differ, and which of them an expert takes would hang on it. So no byte is there twice.
-    def scattered(step: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(step)
-        return torch.stack([torch.randperm(256, generator=generator)[: SEQUENCE + 1] for _ in range(BATCH)])
-
-    monkeypatch.setattr(expert_family, "batch", scattered)
+    monkeypatch.setattr(expert_family, "batch", lambda step: distinct_bytes(BATCH, SEQUENCE + 1, step))
     given = recipe(routing=Routing(kind="expert_choice"))
     (run,) = runs(tmp_path, [(given, "tp=2:ep=2")])
     check(run, plain_run(given, STEPS), "expert choice")

@@ -38,3 +38,13 @@ def one_rank() -> Ranks:
     """No others."""
     # The plain system asks its group for nothing where there is one rank.
     return Ranks(dist.GroupMember.NON_GROUP_MEMBER, even_placement(1, 1), torch.device("cpu"))  # type: ignore[arg-type]
+
+
+def distinct_bytes(sequences: int, length: int, step: int) -> torch.Tensor:
+    """A batch ``(sequences, length)`` with no byte twice in a sequence.
+
+    Text has runs of one byte, and their tokens are alike but for the last digit. Where experts choose their
+    tokens, which of those they take hangs on how sums were rounded.
+    """
+    generator = torch.Generator().manual_seed(step)
+    return torch.stack([torch.randperm(256, generator=generator)[:length] for _ in range(sequences)])
