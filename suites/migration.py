@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.definitions import ALGBW, LATENCY, Definition, define
 from bench.suite import Axis, Metric, Suite
 from ciera_piper_core.models import catalogue
-from ciera_piper_core.models.scaling import SCALES, scale
+from ciera_piper_core.models.scaling import SCALES
 from ciera_piper_core.training.recipe import PRECISIONS
 from suites.communication import RANKS, WORKING_BYTES
+from suites.spread_layer import layer_of, why_no_layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from bench.suite import Case, Context, Preset, Site, Value, Workload
-    from ciera_piper_core.models.architecture import Layer
 
 SOLVERS = ("paper", "search")
 
@@ -155,14 +155,7 @@ class MigrationSuite(Suite):
     def skip_reason(self, case: Case, site: Site) -> str | None:
         if case["ranks"] < 2:
             return "experts move between at least 2 ranks"
-        try:
-            experts = layer_of(case)[0].experts
-        except ValueError as error:
-            return str(error)
-        assert experts is not None
-        if experts.experts < case["ranks"]:
-            return f"{experts.experts} experts leave some of {case['ranks']} ranks without one"
-        return None
+        return why_no_layer(case)
 
     def memory_bytes(self, case: Case, site: Site) -> int:
         layer, hidden = layer_of(case)
@@ -180,13 +173,3 @@ class MigrationSuite(Suite):
         from suites.migration_moves import MovingExperts
 
         return MovingExperts(case, context)
-
-
-def layer_of(case: Case) -> tuple[Layer, int]:
-    """The layer, and the width of its tokens.
-
-    Raises:
-        ValueError: the model cannot be scaled, or has no experts.
-    """
-    architecture = scale(catalogue.load(case["model"]), case["scale"])
-    return architecture.moe_layer, architecture.hidden

@@ -27,8 +27,9 @@ from ciera_piper_core.moe.migration.mover import bytes_of_one, expert_stacks, mo
 from ciera_piper_core.moe.migration.solver import solve
 from ciera_piper_core.training.optimizer import MasterWeights
 from ciera_piper_core.training.recipe import Recipe, Routing
-from suites.migration import NEVER, layer_of
+from suites.migration import NEVER
 from suites.raw_transfer import node_of_rank
+from suites.spread_layer import layer_of
 from suites.tensors import count_wrong, fill, row_scale, tolerance
 from suites.training_case import device_of
 

@@ -15,18 +15,18 @@ from bench.suite import Axis, Metric, Suite
 from ciera_piper_core.alltoall import ALGORITHMS
 from ciera_piper_core.models import catalogue
 from ciera_piper_core.models.flops import layer_flops
-from ciera_piper_core.models.scaling import SCALES, scale
+from ciera_piper_core.models.scaling import SCALES
 from ciera_piper_core.training.recipe import ROUTERS
 from suites.alltoall import DEDUP, HIERARCHICAL, OVER_FLAT
 from suites.communication import RANKS, WORKING_BYTES
 from suites.compute import DIRECTION, DTYPE, direction_factor, item_bytes
+from suites.spread_layer import layer_of, why_no_layer
 from suites.training_peak import DTYPES, peak_flops_per_second, source_of_peak
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from bench.suite import Case, Context, Preset, Site, Value, Workload
-    from ciera_piper_core.models.architecture import Layer
     from ciera_piper_core.models.flops import Convention
 
 CONVENTION: Convention = "causal"
@@ -149,13 +149,8 @@ class MoELayerSuite(Suite):
     def skip_reason(self, case: Case, site: Site) -> str | None:
         if case["ranks"] < 2:
             return "experts are spread over at least 2 ranks"
-        try:
-            experts = layer_of(case)[0].experts
-        except ValueError as error:
-            return str(error)
-        assert experts is not None
-        if experts.experts < case["ranks"]:
-            return f"{experts.experts} experts leave some of {case['ranks']} ranks without one"
+        if reason := why_no_layer(case):
+            return reason
         if site.nodes == 1 and case["algorithm"] in HIERARCHICAL:
             return f"all ranks share one node, where {case['algorithm']} is the same as flat; see `--lab`"
         return None
@@ -185,16 +180,6 @@ class MoELayerSuite(Suite):
         if peak := context.site.peak_tflops.get(case["dtype"]):
             work.ceilings["throughput"] = peak
         return LayerPass(case, context, layer, hidden, work)
-
-
-def layer_of(case: Case) -> tuple[Layer, int]:
-    """The layer, and the width of its residual stream.
-
-    Raises:
-        ValueError: the model cannot be built at that scale.
-    """
-    architecture = scale(catalogue.load(case["model"]), case["scale"])
-    return architecture.moe_layer, architecture.hidden
 
 
 def peak_of_a_rank(case: Case, context: Context) -> float | None:

@@ -11,7 +11,7 @@ from ciera_piper_core.alltoall.dispatch import Dispatched
 from ciera_piper_core.models.architecture import Attention, Experts, Layer
 from ciera_piper_core.models.flops import layer_flops
 from ciera_piper_core.moe.expert_parallel import ExpertParallel
-from suites import moe_layer, training_peak
+from suites import moe_layer, spread_layer, training_peak
 from suites.moe_layer import MoELayerSuite
 from tests.gloo_world import run_world
 
@@ -29,7 +29,8 @@ LAYER = Layer(Attention(4, 2, 8, 8), Experts(6, 2, 16, shared_ffn=16))
 @pytest.fixture(autouse=True)
 def _small_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every case computes a small layer, on ranks that are forked and so inherit it."""
-    monkeypatch.setattr(moe_layer, "layer_of", lambda case: (LAYER, HIDDEN))
+    for module in (moe_layer, spread_layer):
+        monkeypatch.setattr(module, "layer_of", lambda case: (LAYER, HIDDEN))
     monkeypatch.setattr(training_peak, "EDGES", (32,))
     monkeypatch.setattr(training_peak, "SECONDS", 0.01)
 
