@@ -101,15 +101,17 @@ class TransformerLayer(torch.nn.Module):
             counts: tokens of each expert, stated for tensors without data; see ``RoutedExperts.forward``.
         """
         if self.attention is not None:
-            x = self._half(self._mix, x)
+            x = self._half("attention", self._mix, x)
         if self.feed_forward_norm is not None:
-            x = self._half(lambda stream: self._feed_forward(stream, counts), x)
+            x = self._half("dense", lambda stream: self._feed_forward(stream, counts), x)
         return x
 
-    def _half(self, half: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def _half(self, name: str, half: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         if self.checkpointing == "full" and torch.is_grad_enabled():
-            recomputed: Tensor = checkpoint(half, x, use_reentrant=False, preserve_rng_state=False)
-            return recomputed
+            # What torch does around it is of the same region.
+            with region(name):
+                recomputed: Tensor = checkpoint(half, x, use_reentrant=False, preserve_rng_state=False)
+                return recomputed
         return half(x)
 
     def _mix(self, x: Tensor) -> Tensor:

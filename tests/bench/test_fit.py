@@ -66,12 +66,14 @@ def test_exact_line_is_recovered(alpha_us: float, beta_gb_s: float) -> None:
         assert lines[0].beta_gb_s == pytest.approx(beta_gb_s, rel=1e-3)
 
 
-@settings(deadline=None)
-@given(st.floats(5, 500), st.floats(0.5, 50), st.integers(0, 2**32))
-def test_noise_of_five_percent_moves_alpha_and_beta_little(alpha_us: float, beta_gb_s: float, seed: int) -> None:
-    lines = fit_alpha_beta(DOUBLING, noisy(latencies(alpha_us, beta_gb_s), 0.05, seed))
-    assert predict(lines, DOUBLING[0]) == pytest.approx(latencies(alpha_us, beta_gb_s)[0], rel=0.2)
-    assert lines[-1].beta_gb_s == pytest.approx(beta_gb_s, rel=0.25)
+# How far noise moves a fit is said of many draws: a search for the worst of them would find any bound too low.
+@pytest.mark.parametrize("alpha_us", [5, 50, 500])
+@pytest.mark.parametrize("beta_gb_s", [0.5, 5, 50])
+def test_noise_of_five_percent_moves_alpha_and_beta_little(alpha_us: float, beta_gb_s: float) -> None:
+    exact = latencies(alpha_us, beta_gb_s)
+    fits = [fit_alpha_beta(DOUBLING, noisy(exact, 0.05, seed)) for seed in range(200)]
+    assert np.quantile([abs(predict(lines, DOUBLING[0]) / exact[0] - 1) for lines in fits], 0.99) < 0.12
+    assert np.quantile([abs(1 / lines[-1].us_per_byte / 1e3 / beta_gb_s - 1) for lines in fits], 0.99) < 0.12
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
@@ -82,18 +84,19 @@ def test_noise_alone_seldom_makes_two_segments(noise: float, points: int) -> Non
     assert sum(splits) <= 10
 
 
-@settings(deadline=None)
-@given(st.integers(0, 2**32), st.floats(0, 0.08))
-def test_protocol_change_makes_two_segments(seed: int, noise: float) -> None:
+@pytest.mark.parametrize("noise", [0, 0.02, 0.05, 0.08])
+def test_protocol_change_makes_two_segments(noise: float) -> None:
     eager, rendezvous = latencies(5, 8), latencies(40, 20)
     switch = 6  # 1 to 32 KiB are eager
-    lines = fit_alpha_beta(DOUBLING, noisy(eager[:switch] + rendezvous[switch:], noise, seed))
-    assert len(lines) == 2
-    assert DOUBLING[switch - 1] <= lines[0].max_bytes < DOUBLING[switch]
-    # Six points with noise of up to 8 % a point leave the short first line this uncertain.
-    assert lines[0].alpha_us == pytest.approx(5, rel=0.4)
-    assert lines[1].alpha_us == pytest.approx(40, rel=0.25)
-    assert lines[1].beta_gb_s == pytest.approx(20, rel=0.25)
+    exact = eager[:switch] + rendezvous[switch:]
+    fits = [fit_alpha_beta(DOUBLING, noisy(exact, noise, seed)) for seed in range(200)]
+    assert all(len(lines) == 2 for lines in fits)
+    assert all(DOUBLING[switch - 1] <= lines[0].max_bytes < DOUBLING[switch] for lines in fits)
+    # Only six points bear the first line's alpha.
+    bound = 1e-9 + 2.5 * noise
+    assert np.quantile([abs(lines[0].alpha_us / 5 - 1) for lines in fits], 0.99) < bound
+    assert np.quantile([abs(lines[1].alpha_us / 40 - 1) for lines in fits], 0.99) < bound
+    assert np.quantile([abs(1 / lines[1].us_per_byte / 1e3 / 20 - 1) for lines in fits], 0.99) < bound
 
 
 def test_leaving_the_cache_makes_two_segments_that_meet() -> None:
