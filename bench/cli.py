@@ -15,6 +15,7 @@ from bench import __version__
 from bench.breakdown_command import breakdown
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, BenchError, UsageError
 from bench.gate_command import gate
+from bench.help_text import WholeSummaries
 from bench.history_command import history
 from bench.import_command import import_results
 from bench.noise_command import noise
@@ -24,12 +25,13 @@ from bench.submit_command import submit
 
 app = typer.Typer(
     name="bench",
+    cls=WholeSummaries,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(db_app, name="db")
+app.add_typer(db_app, name="db", cls=WholeSummaries)
 
 SetOption = Annotated[
     list[str] | None,
@@ -260,7 +262,7 @@ def _add_commands_of_other_packages() -> None:
             print(f"bench: verb {entry.name!r} ({entry.value}) cannot be loaded: {error!r}", file=sys.stderr)
             continue
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=entry.name)
+            app.add_typer(command, name=entry.name, cls=WholeSummaries)
         else:
             app.command(entry.name)(command)
 
@@ -291,12 +293,21 @@ def _end_for(error: OSError) -> NoReturn:
     sys.exit(EXIT_NOT_MEASURED)
 
 
+def _usage_text(error: Any) -> str:
+    """One line for a usage error of click's, or the help of a group that was called without a verb."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error.format_message())
+    verb = error.ctx.command_path + " " if error.ctx else ""
+    text = str(error.format_message()).rstrip(".")
+    return f"bench: {text}{'' if text.endswith('?') else ';'} see {verb}--help"
+
+
 def main() -> None:
     """Entry point: errors that a user can meet end with one line and their exit code."""
     _open_standard_streams()
     try:
         _add_commands_of_other_packages()
-        status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+        status = app(args=sys.argv[1:] or ["--help"], prog_name="bench", standalone_mode=False)
         sys.stdout.flush()
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -314,7 +325,7 @@ def main() -> None:
         _end_for(error)
     except Exception as error:
         if hasattr(error, "format_message"):  # click's own usage errors, whichever copy of click typer brings
-            print(f"bench: {error.format_message()}; see --help", file=sys.stderr)
+            print(_usage_text(error), file=sys.stderr)
             sys.exit(UsageError.exit_code)
         # A fault of this program. Python would end with 1, which here means a regression.
         traceback.print_exc()

@@ -106,9 +106,18 @@ def print_suite(details: dict[str, Any]) -> None:
     widths = [None, 24, 24, 24, 44]
     print(tabulate(rows, ["parameter", *PRESETS, "meaning"], tablefmt="simple", maxcolwidths=widths))
     print()
-    metrics = [
-        [metric["name"], metric["unit"], metric["better"], metric["definition"], metric["text"]]
-        for metric in details["metrics"]
-    ]
-    widths = [None, None, None, None, 70]
+    widths = [36, None, None, None, 70]
+    metrics = _metrics_by_definition(details["metrics"])
     print(tabulate(metrics, ["metric", "unit", "better", "definition", "meaning"], maxcolwidths=widths))
+
+
+def _metrics_by_definition(metrics: list[dict[str, Any]]) -> list[list[str]]:
+    """A line for all metrics that differ in the value of one parameter alone: ``time[part=loss, codec]``."""
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for metric in metrics:
+        name, bracket, value = metric["name"].partition("=")
+        same = (name + bracket, metric["unit"], metric["better"], metric["definition"], metric["text"])
+        lines.setdefault(same, []).append(value.removesuffix("]"))
+    return [
+        [f"{name}{', '.join(values)}]" if "=" in name else name, *rest] for (name, *rest), values in lines.items()
+    ]

@@ -19,7 +19,7 @@ STORE_VARIABLE = "BENCH_STORE"
 DEFAULT_STORE = Path("results/store")
 
 db_app = typer.Typer(
-    help="Stored runs: list, query with SQL, export, merge another store, verify, compact.",
+    help="Stored runs: list, query with SQL, export, merge another store, verify, compact.\n\nExample: bench db list",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -72,7 +72,9 @@ def check_mpirun() -> Check:
     if program is None:
         return Check("mpirun", "n/a", f"not installed; only for sites that start ranks with it ({_openmpi()})")
     version = _first_line(program, "--version")
-    return Check("mpirun", "ok" if version else "warn", version or f"{program} does not answer --version")
+    if not version:
+        return Check("mpirun", "warn", f"{program} does not answer --version", f"see what `{program} --version` says")
+    return Check("mpirun", "ok", version)
 
 
 def check_slurm() -> Check:
@@ -82,7 +84,8 @@ def check_slurm() -> Check:
         return Check("slurm", "n/a", "no srun here; bench run starts ranks on this host by itself")
     version = _first_line(program, "--version")
     if not version:
-        return Check("slurm", "warn", f"{program} does not answer --version")
+        advice = f"only for jobs: see what `{program} --version` says; SLURM_CONF names the site's slurm.conf"
+        return Check("slurm", "warn", f"{program} does not answer --version", advice)
     nodes = os.environ.get("SLURM_JOB_NUM_NODES")
     return Check("slurm", "ok", f"{version}, in a job of {nodes} node(s)" if nodes else f"{version}, outside of a job")
 

@@ -33,7 +33,10 @@ class SimulateError(typer.BadParameter):
 
 @app.callback()
 def simulate() -> None:
-    """Predict communication at scale on a machine that need not be there."""
+    """Predict communication at scale on a machine that need not be there.
+
+    Example: bench simulate alltoall --platform frontier --gpus 2:4096
+    """
 
 
 @app.command()

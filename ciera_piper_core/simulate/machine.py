@@ -55,7 +55,9 @@ class Node:
             if not 0 < value < math.inf:
                 raise ValueError(f"node: {name} must be above 0 and finite, not {value!r}")
         if self.nic_of_gpu is not None and (
-            len(self.nic_of_gpu) != self.gpus or not all(0 <= nic < self.nics for nic in self.nic_of_gpu)
+            not isinstance(self.nic_of_gpu, tuple)
+            or len(self.nic_of_gpu) != self.gpus
+            or not all(isinstance(nic, int) and 0 <= nic < self.nics for nic in self.nic_of_gpu)
         ):
             raise ValueError(f"node: nic_of_gpu must give {self.gpus} NIC numbers from 0 to {self.nics - 1}")
 

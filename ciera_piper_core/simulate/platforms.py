@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import tomllib
@@ -31,6 +32,17 @@ NETWORKS: Mapping[str, type] = {
 }
 """Networks by the ``kind`` of a file's ``[network]`` table; its other keys are the network's attributes."""
 
+SCALARS: Mapping[str, Any] = {"int": int, "float": (int, float), "bool": bool, "str": str}
+"""What TOML has for an attribute, by its annotation."""
+
+KINDS: Mapping[Any, str] = {
+    int: "a whole number",
+    (int, float): "a number",
+    bool: "true or false",
+    str: "text",
+    dict: "a table",
+}
+
 COPY_SAMPLE_BYTES = 1e9
 """Of a pass over memory whose rate stands for packing."""
 
@@ -54,7 +66,9 @@ def load_machine(text: str) -> Machine:
     if path.suffix == ".toml" and text not in names():
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except OSError as error:
+            raise ValueError(f"machine file {text!r} cannot be read: {error.strerror}") from error
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ValueError(f"machine file {text!r} cannot be read: {error}") from error
         return from_table(path.stem, table)
     return from_platform(load_platform(text))
@@ -124,8 +138,12 @@ def from_table(name: str, table: Mapping[str, Any]) -> Machine:
     known = {"name", "base", "max_gpus", "node", "network", "terms"}
     if unknown := sorted(table.keys() - known):
         raise ValueError(f"machine {name!r}: unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    for key, value in table.items():
+        wanted = str if key in ("name", "base") else int if key == "max_gpus" else dict
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise ValueError(f"machine {name!r}: {key} must be {KINDS[wanted]}, not {value!r}")
     name = table.get("name", name)
-    base = from_platform(load_platform(table["base"])) if "base" in table else None
+    base = _base(name, table["base"]) if "base" in table else None
     node_table, network_table = table.get("node", {}), table.get("network")
     if base is None and (not node_table or network_table is None):
         raise ValueError(f"machine {name!r} needs [node] and [network], or a base to take them from")
@@ -148,6 +166,13 @@ def from_table(name: str, table: Mapping[str, Any]) -> Machine:
     )
 
 
+def _base(name: str, text: str) -> Machine:
+    """The built-in machine or profile that a file changes; another file would be a chain that nobody can follow."""
+    if Path(text).suffix == ".toml":
+        raise ValueError(f"machine {name!r}: base is a built-in platform or a profile, not a machine file ({text!r})")
+    return from_platform(load_platform(text))
+
+
 def _network(name: str, table: Mapping[str, Any]) -> Network:
     attributes = dict(table)
     kind = attributes.pop("kind", None)
@@ -159,9 +184,20 @@ def _network(name: str, table: Mapping[str, Any]) -> Network:
 
 def _made(name: str, where: str, wanted: type, attributes: Mapping[str, Any]) -> Any:
     """An instance of a dataclass, with a sentence for what does not fit."""
-    fields = wanted.__dataclass_fields__  # type: ignore[attr-defined]
+    fields = {field.name: field for field in dataclasses.fields(wanted)}
     if unknown := sorted(attributes.keys() - fields.keys()):
-        raise ValueError(f"machine {name!r}: {where} has no {unknown[0]!r}; known: {', '.join(fields)}")
+        known = f"known: {', '.join(fields)}" if fields else "it takes nothing but its kind"
+        raise ValueError(f"machine {name!r}: {where} has no {unknown[0]!r}; {known}")
+    for key, field in fields.items():
+        if key not in attributes:
+            if field.default is dataclasses.MISSING:
+                raise ValueError(f"machine {name!r}: {where} needs {key}")
+            continue
+        value = attributes[key]
+        kind = SCALARS.get(str(field.type).removesuffix(" | None"))
+        # A bool is an int to Python, and `gpus = true` is none to anybody else.
+        if kind and not (value is None or isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+            raise ValueError(f"machine {name!r}: {where}: {key} must be {KINDS[kind]}, not {value!r}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
     try:
         return wanted(**values)

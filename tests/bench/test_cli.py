@@ -26,6 +26,23 @@ def test_help_names_every_verb(tmp_path: Path) -> None:
     assert all(verb in done.stdout for verb in VERBS)
 
 
+def test_help_says_in_whole_sentences_what_each_verb_does(tmp_path: Path) -> None:
+    for arguments in ([], ["db"]):
+        text = bench(*arguments, "--help", cwd=tmp_path).stdout
+        assert "..." not in text.replace("...]", "").split("Commands:")[1]
+    everything = " ".join(bench("--help", cwd=tmp_path).stdout.split())
+    assert "list The suites that can be run; with a name, its parameters, presets and metrics. run" in everything
+
+
+@pytest.mark.parametrize("group", ["db", "simulate"])
+def test_a_group_without_a_verb_shows_its_help_on_standard_error(tmp_path: Path, group: str) -> None:
+    done = bench(group, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == bench(group, "--help", cwd=tmp_path).stdout
+    assert f"Example: bench {group} " in done.stderr
+
+
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "db"])
 def test_each_verb_has_help_with_an_example(tmp_path: Path, verb: str) -> None:
     done = bench(verb, "--help", cwd=tmp_path)
@@ -54,6 +71,18 @@ def test_wrong_words_are_one_line_with_exit_code_2(tmp_path: Path, arguments: li
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("bench: ")
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["zzz"], "bench: No such command 'zzz'; see bench --help\n"),
+        (["doctr"], "bench: No such command 'doctr'. Did you mean 'doctor'? see bench --help\n"),
+        (["db", "query"], "bench: Missing argument 'sql'; see bench db query --help\n"),
+    ],
+)
+def test_wrong_words_name_the_help_to_read(tmp_path: Path, arguments: list[str], line: str) -> None:
+    assert bench(*arguments, cwd=tmp_path).stderr == line
 
 
 def install(folder: Path, name: str, entry_points: str) -> str:

@@ -91,3 +91,11 @@ def test_list_shows_suites_and_one_suite(tmp_path: Path) -> None:
     assert {metric["name"] for metric in one["metrics"]} == {"latency", "algbw", "busbw", "share_of_bound"}
     assert "busbw/nccl-tests-v1" in bench("list", "collectives", cwd=tmp_path).stdout
     assert bench("list", "colectives", cwd=tmp_path).returncode == 2
+
+
+def test_list_has_one_line_for_metrics_that_differ_in_a_value_alone(tmp_path: Path) -> None:
+    text = bench("list", "migration", cwd=tmp_path).stdout
+    assert "load[experts=before, after]" in text
+    assert text.count("load/busiest-rank-over-mean-v1") == 1
+    names = [metric["name"] for metric in json.loads(bench("list", "migration", "--json", cwd=tmp_path).stdout)["metrics"]]
+    assert {"load[experts=before]", "load[experts=after]"} <= {*names}

@@ -67,7 +67,12 @@ def test_launchers_answer_with_their_version(tmp_path: Path, monkeypatch: pytest
     assert launching.check_slurm().found == "slurm 24.05.2, outside of a job"
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
     assert launching.check_slurm().found == "slurm 24.05.2, in a job of 4 node(s)"
-    assert launching.check_mpirun().status == "warn"
+    mute = launching.check_mpirun()
+    assert (mute.status, mute.fix) == ("warn", f"see what `{mpirun} --version` says")
+    srun.write_text("#!/bin/sh\necho 'srun: fatal: no configuration' >&2\nexit 1\n")
+    mute = launching.check_slurm()
+    assert mute.status == "warn"
+    assert "SLURM_CONF" in mute.fix
 
 
 def test_the_lab_needs_its_tools(tmp_path: Path, check_elsewhere: Callable[..., dict[str, Any]]) -> None:

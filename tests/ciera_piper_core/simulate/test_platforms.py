@@ -131,18 +131,35 @@ def test_a_base_fills_what_is_not_given() -> None:
         ({"nodes": {}}, "unknown key 'nodes'; known: base, max_gpus"),
         ({"network": None}, r"needs \[node\] and \[network\], or a base"),
         ({"network": {"kind": "torus"}}, "network kind must be one of dragonfly, fat tree"),
-        ({"network": {"kind": "fat tree"}}, "network: .*nodes_per_leaf"),
+        ({"network": {"kind": "fat tree"}}, "'m': network needs nodes_per_leaf"),
+        ({"network": {"kind": "single switch", "nodes": 3}}, "has no 'nodes'; it takes nothing but its kind"),
         ({"network": {"kind": "fat tree", "nodes_per_leaf": 4, "leafs": 3}}, "network has no 'leafs'; known: nodes"),
         ({"network": {"kind": "fat tree", "nodes_per_leaf": 0}}, "'m': FatTree: nodes_per_leaf must be above 0"),
-        ({"network": {"kind": "fat tree", "nodes_per_leaf": "four"}}, "'m': network: "),
+        (
+            {"network": {"kind": "fat tree", "nodes_per_leaf": "four"}},
+            "'m': network: nodes_per_leaf must be a whole number, not 'four'",
+        ),
+        ({"network": {"kind": "fat tree", "nodes_per_leaf": 4, "leaf_taper": True}}, "leaf_taper must be a number"),
+        ({"network": "fat tree"}, "network must be a table, not 'fat tree'"),
+        ({"name": 3}, "name must be text, not 3"),
+        ({"max_gpus": 8.5}, "max_gpus must be a whole number, not 8.5"),
+        ({"max_gpus": True}, "max_gpus must be a whole number, not True"),
         ({"node": {**NODE, "gpu": 3}}, "node has no 'gpu'"),
         ({"node": {**NODE, "gpus": 0}}, "'m': node: gpus must be above 0"),
+        ({"node": {**NODE, "gpus": 8.5}}, "'m': node: gpus must be a whole number, not 8.5"),
+        ({"node": {**NODE, "gpus": "8"}}, "'m': node: gpus must be a whole number, not '8'"),
+        ({"node": {**NODE, "gpus": True}}, "'m': node: gpus must be a whole number, not True"),
+        ({"node": {**NODE, "port_carries_network": 1}}, "port_carries_network must be true or false, not 1"),
+        ({"node": {**NODE, "nic_of_gpu": [0, "1", 0, 1]}}, "must give 4 NIC numbers from 0 to 1"),
+        ({"node": {**NODE, "nic_of_gpu": 1}}, "must give 4 NIC numbers from 0 to 1"),
+        ({"node": {"gpus": 4}}, "'m': node needs port_bytes_s"),
         ({"terms": {"latency": {"value": 1, "source": "assumed: x"}}}, "unknown term 'latency'"),
         ({"terms": {"phase_start_s": 1.0}}, "phase_start_s needs a value and a source"),
         ({"terms": {"phase_start_s": {"value": 1, "source": "a guess"}}}, "must begin with measured, specified or"),
         ({"terms": {"phase_start_s": {"value": "x", "source": "assumed: x"}}}, "phase_start_s .* number, not 'x'"),
         ({"terms": {"phase_start_s": {"value": -1, "source": "assumed: x"}}}, "'m': the term phase_start_s must be"),
         ({"base": "atlantis"}, "neither a built-in platform"),
+        ({"base": "mine.toml"}, "base is a built-in platform or a profile, not a machine file"),
     ],
 )
 def test_faults_of_a_file_are_named(change: dict[str, Any], message: str) -> None:
@@ -157,6 +174,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     for path in (broken, tmp_path / "missing.toml"):
         with pytest.raises(ValueError, match=r"machine file .* cannot be read"):
             load_machine(str(path))
+    with pytest.raises(ValueError, match=r"cannot be read: No such file or directory$"):
+        load_machine(str(tmp_path / "missing.toml"))
     with pytest.raises(ValueError, match="neither a built-in platform"):
         load_machine("atlantis")
 
