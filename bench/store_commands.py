@@ -154,7 +154,7 @@ def verify(store: StoreOption = None, as_json: JsonFlag = False) -> None:
     """
     from bench.store.verify import verify
 
-    report = verify(store or default_store_path(), _progress)
+    report = verify(_present(store or default_store_path()), _progress)
     if as_json:
         _print_json(report.to_dict())
     else:
@@ -183,7 +183,7 @@ def compact(
     from bench.store.compact import compact
     from bench.store.reader import Store
 
-    target = store or default_store_path()
+    target = _present(store or default_store_path())
     report = compact(target, _resolve(Store(target), abandoned or []))
     if as_json:
         _print_json(report.to_dict())
@@ -193,6 +193,17 @@ def compact(
         print(f"{len(report.folded)} files folded into {report.archive}")
     for run_id in report.left_open:
         print(f"run {run_id} is left open: it is being written, or was on another machine (then: --abandoned {run_id})")
+
+
+def _present(store: Path) -> Path:
+    """The store itself, if it is there: nothing was verified where a path is misspelt.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not store.exists() or store.is_dir() and not (store / "runs").exists():
+        raise UsageError(f"there is no store in {store}; `bench run` makes one, --store names another")
+    return store
 
 
 def _resolve(reader: Any, texts: Sequence[str]) -> list[str]:

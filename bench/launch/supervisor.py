@@ -6,7 +6,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from bench.launch.channel import Channel, ChannelClosedError, Message, channel_p
 from bench.launch.diagnosis import death_text, name_stalled, process_state, where
 from bench.launch.site import site_to_dict
 from bench.launch.stacks import dump_stacks
+from bench.same_python import python_command
 from bench.store.row import Row
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class RankProcesses:
 
     def _spawn(self, site: Site, folder: Path) -> Rank:
         channel, theirs = channel_pair()
-        argv = [sys.executable, "-m", "bench.launch.worker", str(theirs.fileno())]
+        argv = [*python_command(), "-m", "bench.launch.worker", str(theirs.fileno())]
         if self._wrapped:
             argv = self._wrapped(site, argv)
         environment = {**self._environment, **self._network(site), "LOCAL_RANK": str(site.local_rank)}

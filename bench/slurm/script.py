@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.launch.launchers import PORT_BASE, PORT_SPAN
+from bench.same_python import python_command
 from bench.slurm.folder import EXIT_CODE, LOG, OUTPUT, SCRIPT
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _TEMPLATE = """\
 #SBATCH --export=ALL
 set -euo pipefail
 
-python={python}
+python=({python})
 store={store}
 job_folder="$store"/{job_folder}
 cd {working_folder}
@@ -47,11 +48,11 @@ measure() {{
     rm -f "$job_folder/{exit_code}"
     status=0
     MASTER_PORT=$((MASTER_PORT + 1))
-    srun --kill-on-bad-exit=1 "$python" -m bench.slurm.task "$job_folder/{exit_code}" {verb} --store "$store" "$@" ||
+    srun --kill-on-bad-exit=1 "${{python[@]}}" -m bench.slurm.task "$job_folder/{exit_code}" {verb} --store "$store" "$@" ||
         status=$?
 }}
 run_of_this_job() {{
-    "$python" -m bench.slurm.run_of_log "$job_folder/{log}" "$store" "$@"
+    "${{python[@]}}" -m bench.slurm.run_of_log "$job_folder/{log}" "$store" "$@"
 }}
 # Slurm ends a job with SIGTERM: let the ranks store what they have, and start nothing any more.
 trap 'exit 143' TERM
@@ -95,7 +96,7 @@ def batch_script(options: JobOptions, command: MeasuredCommand, job_folder: Path
         output=OUTPUT,
         log=LOG,
         exit_code=EXIT_CODE,
-        python=shlex.quote(sys.executable),
+        python=shlex.join(python_command()),
         python_folder=shlex.quote(str(Path(sys.executable).parent)),
         job_folder=shlex.quote(str(job_folder.relative_to(store))),
         store=shlex.quote(str(store)),

@@ -15,6 +15,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.same_python import python_command
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
@@ -47,7 +49,8 @@ def run_task(note: Path, arguments: list[str], environment: Mapping[str, str] = 
         # A rank of a group waits for these signals in a thread of its own. Blocked from the start, they cannot
         # end it through a thread that some library has begun before.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-    process = subprocess.Popen([sys.executable, "-m", "bench.cli", *arguments], env=rank_environment(environment))
+    command = [*python_command(), "-m", "bench.cli", *arguments]
+    process = subprocess.Popen(command, env=rank_environment(environment))
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         asked_to_end.set()

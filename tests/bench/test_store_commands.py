@@ -184,6 +184,13 @@ def test_compact(store: Path) -> None:
     assert (report["folded"], report["left_open"]) == ([], [opened])
 
 
+@pytest.mark.parametrize("verb", ["verify", "compact"])
+def test_a_misspelt_store_is_not_said_to_be_fine(tmp_path: Path, verb: str) -> None:
+    for path in (tmp_path / "stroe", tmp_path):
+        with pytest.raises(UsageError, match="there is no store in"):
+            db(path, verb)
+
+
 def test_a_torn_line_is_a_warning_on_standard_error(store: Path) -> None:
     path = runs_folder(store) / f"{write_run(store, 2, seal=False)}.jsonl"
     text = path.read_text().replace(f'"pid":{os.getpid()}', '"pid":4194305')
