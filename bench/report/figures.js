@@ -215,18 +215,24 @@ function axisTitle(metric) {
   return plotText(unit ? `${metric.name}, ${unit}` : metric.name);
 }
 
-/** Outline of the band: there along the upper ends, back along the lower ones. */
+/** Outline of the band: there along the upper ends, back along the lower ones; a piece for each stretch without a gap. */
 function bandOf(metric, cases, x, kind) {
   const ends = { quartiles: ["low", "high"], ranks: ["fastest", "slowest"] }[kind];
   if (!ends) return null;
   const [low, high] = ends.map((end) => cases.map((index) => metric.rows[end][index]));
-  const places = x.map((_, place) => place).filter((place) => low[place] !== null && high[place] !== null);
-  if (places.length < 2) return null;
-  const back = [...places].reverse();
-  return {
-    x: [...places.map((place) => x[place]), ...back.map((place) => x[place])],
-    y: [...places.map((place) => high[place]), ...back.map((place) => low[place])],
-  };
+  const stretches = [[]];
+  x.forEach((_, place) => {
+    if (low[place] !== null && high[place] !== null) stretches.at(-1).push(place);
+    else stretches.push([]);
+  });
+  const outline = { x: [], y: [] };
+  for (const places of stretches.filter((stretch) => stretch.length > 1)) {
+    if (outline.x.length) for (const axis of [outline.x, outline.y]) axis.push(null);
+    const back = [...places].reverse();
+    outline.x.push(...places.map((place) => x[place]), ...back.map((place) => x[place]));
+    outline.y.push(...places.map((place) => high[place]), ...back.map((place) => low[place]));
+  }
+  return outline.x.length ? outline : null;
 }
 
 function hoverText(suite, metric, index) {

@@ -460,6 +460,24 @@ def test_a_suite_of_categories_becomes_bars(browser: Browser, tmp_path: Path) ->
     assert browser.errors() == []
 
 
+def test_a_band_has_a_gap_where_a_point_has_too_few_samples(browser: Browser, tmp_path: Path) -> None:
+    rows = [row({"bytes": 1024 << step}, "latency", LATENCY, value=10.0 + step) for step in range(5)]
+    rows[2].samples, rows[2].n = rows[2].samples[:3], 3
+    browser.open(write(tmp_path, rows))
+    browser.run(DRAW_ALL)
+    (band,) = browser.run(
+        "return document.querySelector('.plot').data.filter((trace) => trace.fill === 'toself').map((trace) => trace.x)"
+    )
+    assert band == [1024, 2048, 2048, 1024, None, 8192, 16384, 16384, 8192]
+    rows[1].samples, rows[1].n = [], 0
+    browser.open(write(tmp_path, rows))
+    browser.run(DRAW_ALL)
+    (band,) = browser.run(
+        "return document.querySelector('.plot').data.filter((trace) => trace.fill === 'toself').map((trace) => trace.x)"
+    )
+    assert band == [8192, 16384, 16384, 8192]
+
+
 def test_a_point_measured_in_two_runs_is_told_apart(browser: Browser, tmp_path: Path) -> None:
     rows = [
         row({"bytes": size}, "latency", LATENCY, value=size / 10, run_id=run_id)
