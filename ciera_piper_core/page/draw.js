@@ -72,7 +72,8 @@ function addTable(place, caption, columns, rows) {
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function layout(x, y, more = {}) {
-  const axis = (title) => ({ title: { text: title }, gridcolor: style("--grid"), zerolinecolor: style("--line"), automargin: true });
+  // With a standoff the margin grows with the title; without one the title lies on the card's edge.
+  const axis = (title) => ({ title: { text: title, standoff: 10 }, gridcolor: style("--grid"), zerolinecolor: style("--line"), automargin: true });
   return {
     font: { family: "system-ui, sans-serif", size: 13, color: style("--ink") },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 60, r: 20, t: 24, b: 56 },
@@ -104,11 +105,11 @@ function apart(numbers, octaves) {
   return kept;
 }
 
-/** Labels of a logarithmic axis over these values: 1, 2 and 5 in each decade, or fewer where there are many decades. */
+/** Labels of a logarithmic axis over these values: 1, 2 and 5 in each decade; more within less than one, fewer in many. */
 function decades(values) {
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const span = Math.log10(most / least);
-  const digits = span > 3 ? [1] : span > 1.5 ? [1, 3] : [1, 2, 5];
+  const digits = span > 3 ? [1] : span > 1.5 ? [1, 3] : span > 0.8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
   const ticks = [];
   for (let power = Math.floor(Math.log10(least)); power <= Math.ceil(Math.log10(most)); power += 1) {
     for (const digit of digits) ticks.push(Number((digit * 10 ** power).toPrecision(3)));

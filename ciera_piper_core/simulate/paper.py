@@ -8,9 +8,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ciera_piper_core.planner.formatting import significant
 from ciera_piper_core.simulate import ALGORITHMS
 from ciera_piper_core.simulate.sweep import Sweep, predict_sweep
+from ciera_piper_core.simulate.table import format_size
 
 if TYPE_CHECKING:
     from ciera_piper_core.simulate import Algorithm
@@ -162,7 +162,7 @@ def _difference(
     paper: tuple[float, ...], certain: bool, speedups: dict[Algorithm, tuple[float, ...]], sizes: tuple[int, ...]
 ) -> str:
     peak, size, name = max((value, sizes[place], name) for name in HALO for place, value in enumerate(speedups[name]))
-    where = f"our peak is {name}'s at {significant(size / 1e6)} MB a rank"
+    where = f"our peak is {name}'s at {format_size(size)} a rank"
     if certain:
         compared = f"{peak / paper[0]:.2f} times the paper's largest"
     else:
