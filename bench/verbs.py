@@ -243,8 +243,13 @@ def _open_rows(target: str) -> Iterator[IO[str]]:
         file = open(target, "w")  # noqa: SIM115  # closed below; only opening may fail with this message
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from error
-    with file:
+    try:
         yield file
+    finally:
+        try:
+            file.close()
+        except OSError as error:  # what was still to be written; the store has all rows
+            raise StoreError(f"cannot write {target}: {error.strerror}") from error
 
 
 def _say_how_it_ended(outcome: Outcome, options: RunOptions) -> None:

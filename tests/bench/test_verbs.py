@@ -65,6 +65,14 @@ def test_rows_go_to_a_file_beside_the_table(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
 
 
+def test_a_file_of_rows_that_fills_its_disk_is_named(tmp_path: Path) -> None:
+    done = bench(
+        *("run", "tests.faulty_suite:SoloSuite", "--max-time=0.02", "--select=number=0", "--json=/dev/full"), cwd=tmp_path
+    )
+    assert done.returncode == 4
+    assert done.stderr.endswith("bench: cannot write /dev/full: No space left on device\n")
+
+
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     bench("run", FAULTY, "--max-time", "0.02", "--select", "number=0", cwd=tmp_path)
     (tmp_path / "file").write_text("in the way")
