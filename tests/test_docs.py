@@ -180,6 +180,11 @@ def test_measuring_page_is_complete() -> None:
     assert [word for word in (*StopReason, *STATUSES, *PRESETS, *get_args(Scope)) if f"`{word}`" not in text] == []
 
 
+def test_characterize_page_lists_what_is_measured() -> None:
+    text = (ROOT / "docs" / "characterize.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", text, re.MULTILINE)) - {*PRESETS} == {*characterizing_suites()}
+
+
 def test_measuring_page_gives_the_presets() -> None:
     text = (ROOT / "docs" / "measuring.md").read_text()
     for preset in PRESETS:
