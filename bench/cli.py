@@ -13,6 +13,7 @@ import typer
 
 from bench import __version__
 from bench.breakdown_command import breakdown
+from bench.completion import complete_preset, complete_suite
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, BenchError, UsageError
 from bench.gate_command import gate
 from bench.help_text import WholeSummaries
@@ -61,21 +62,7 @@ ResumeOption = Annotated[
 ]
 
 
-def _complete_suite(incomplete: str) -> list[str]:
-    from bench.registry import suite_names
-
-    return [name for name in suite_names() if name.startswith(incomplete)]
-
-
-def _complete_preset(incomplete: str) -> list[str]:
-    from bench.suite import PRESETS
-
-    return [preset for preset in PRESETS if preset.startswith(incomplete)]
-
-
-PresetOption = Annotated[
-    str, typer.Option("--preset", help="quick, standard or full.", autocompletion=_complete_preset)
-]
+PresetOption = Annotated[str, typer.Option("--preset", help="quick, standard or full.", autocompletion=complete_preset)]
 
 
 def _show_version(wanted: bool) -> None:
@@ -115,7 +102,7 @@ def doctor(store: StoreOption = None, as_json: JsonFlag = False) -> None:
 @app.command("list")
 def list_suites(
     suite: Annotated[
-        str | None, typer.Argument(help="Show this suite's parameters and metrics.", autocompletion=_complete_suite)
+        str | None, typer.Argument(help="Show this suite's parameters and metrics.", autocompletion=complete_suite)
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -137,7 +124,7 @@ def list_suites(
 def run(
     suites: Annotated[
         list[str] | None,
-        typer.Argument(help="Names from `bench list`, or module:Class.", autocompletion=_complete_suite),
+        typer.Argument(help="Names from `bench list`, or module:Class.", autocompletion=complete_suite),
     ] = None,
     preset: PresetOption = "quick",
     overrides: SetOption = None,

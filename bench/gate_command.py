@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.completion import complete_suite
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, UsageError, unknown_name
 from bench.store_commands import StoreOption, default_store_path
 
@@ -54,7 +55,10 @@ class GateOptions:
 
 
 def gate(
-    suites: Annotated[list[str] | None, typer.Argument(help="Only these suites; --interleave measures them.")] = None,
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these suites; --interleave measures them.", autocompletion=complete_suite),
+    ] = None,
     baseline: Annotated[
         str, typer.Option("--baseline", metavar="RUN|REF|FILE", help="What the candidate is held against.")
     ] = "",

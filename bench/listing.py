@@ -118,6 +118,4 @@ def _metrics_by_definition(metrics: list[dict[str, Any]]) -> list[list[str]]:
         name, bracket, value = metric["name"].partition("=")
         same = (name + bracket, metric["unit"], metric["better"], metric["definition"], metric["text"])
         lines.setdefault(same, []).append(value.removesuffix("]"))
-    return [
-        [f"{name}{', '.join(values)}]" if "=" in name else name, *rest] for (name, *rest), values in lines.items()
-    ]
+    return [[f"{name}{', '.join(values)}]" if "=" in name else name, *rest] for (name, *rest), values in lines.items()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench.completion import complete_preset, complete_suite
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, UsageError
 from bench.store_commands import JsonFlag, StoreOption  # noqa: TC001  # typer reads the annotations when it runs
 
@@ -34,13 +35,17 @@ FINDING_TEXTS = {
 
 
 def noise(
-    suites: Annotated[list[str], typer.Argument(help="Names from `bench list`, or module:Class.")],
+    suites: Annotated[
+        list[str], typer.Argument(help="Names from `bench list`, or module:Class.", autocompletion=complete_suite)
+    ],
     repeats: Annotated[int, typer.Option("--repeats", help="How often everything is measured, a run each.")] = 5,
     session: Annotated[
         str,
         typer.Option("--session", help="Joins calls that measure the same code, on other days or in other jobs."),
     ] = "",
-    preset: Annotated[str, typer.Option("--preset", help="quick, standard or full.")] = "quick",
+    preset: Annotated[
+        str, typer.Option("--preset", help="quick, standard or full.", autocompletion=complete_preset)
+    ] = "quick",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="PARAM=VALUES", help="Replace a parameter's values.")
     ] = None,

@@ -201,7 +201,7 @@ def _present(store: Path) -> Path:
     Raises:
         UsageError: it is not.
     """
-    if not store.exists() or store.is_dir() and not (store / "runs").exists():
+    if not store.exists() or (store.is_dir() and not (store / "runs").exists()):
         raise UsageError(f"there is no store in {store}; `bench run` makes one, --store names another")
     return store
 

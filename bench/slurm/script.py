@@ -48,8 +48,8 @@ measure() {{
     rm -f "$job_folder/{exit_code}"
     status=0
     MASTER_PORT=$((MASTER_PORT + 1))
-    srun --kill-on-bad-exit=1 "${{python[@]}}" -m bench.slurm.task "$job_folder/{exit_code}" {verb} --store "$store" "$@" ||
-        status=$?
+    srun --kill-on-bad-exit=1 "${{python[@]}}" -m bench.slurm.task "$job_folder/{exit_code}" {verb} \\
+        --store "$store" "$@" || status=$?
 }}
 run_of_this_job() {{
     "${{python[@]}}" -m bench.slurm.run_of_log "$job_folder/{log}" "$store" "$@"

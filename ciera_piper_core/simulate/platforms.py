@@ -140,7 +140,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Machine:
         raise ValueError(f"machine {name!r}: unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
     for key, value in table.items():
         wanted = str if key in ("name", "base") else int if key == "max_gpus" else dict
-        if not isinstance(value, wanted) or isinstance(value, bool):
+        if not _is_a(value, wanted):
             raise ValueError(f"machine {name!r}: {key} must be {KINDS[wanted]}, not {value!r}")
     name = table.get("name", name)
     base = _base(name, table["base"]) if "base" in table else None
@@ -193,10 +193,9 @@ def _made(name: str, where: str, wanted: type, attributes: Mapping[str, Any]) ->
             if field.default is dataclasses.MISSING:
                 raise ValueError(f"machine {name!r}: {where} needs {key}")
             continue
-        value = attributes[key]
         kind = SCALARS.get(str(field.type).removesuffix(" | None"))
-        # A bool is an int to Python, and `gpus = true` is none to anybody else.
-        if kind and not (value is None or isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+        value = attributes[key]
+        if kind and value is not None and not _is_a(value, kind):
             raise ValueError(f"machine {name!r}: {where}: {key} must be {KINDS[kind]}, not {value!r}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
     try:
@@ -205,6 +204,11 @@ def _made(name: str, where: str, wanted: type, attributes: Mapping[str, Any]) ->
         raise ValueError(f"machine {name!r}: {where}: {error}") from error
     except ValueError as error:
         raise ValueError(f"machine {name!r}: {error}") from error
+
+
+def _is_a(value: object, kind: Any) -> bool:
+    """Whether it is of that kind to a reader: to Python alone, true is a number."""
+    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 
 def _with_terms(name: str, terms: Terms, table: Mapping[str, Any]) -> Terms:

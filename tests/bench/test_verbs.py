@@ -67,7 +67,8 @@ def test_rows_go_to_a_file_beside_the_table(tmp_path: Path) -> None:
 
 def test_a_file_of_rows_that_fills_its_disk_is_named(tmp_path: Path) -> None:
     done = bench(
-        *("run", "tests.faulty_suite:SoloSuite", "--max-time=0.02", "--select=number=0", "--json=/dev/full"), cwd=tmp_path
+        *("run", "tests.faulty_suite:SoloSuite", "--max-time=0.02", "--select=number=0", "--json=/dev/full"),
+        cwd=tmp_path,
     )
     assert done.returncode == 4
     assert done.stderr.endswith("bench: cannot write /dev/full: No space left on device\n")
@@ -105,5 +106,7 @@ def test_list_has_one_line_for_metrics_that_differ_in_a_value_alone(tmp_path: Pa
     text = bench("list", "migration", cwd=tmp_path).stdout
     assert "load[experts=before, after]" in text
     assert text.count("load/busiest-rank-over-mean-v1") == 1
-    names = [metric["name"] for metric in json.loads(bench("list", "migration", "--json", cwd=tmp_path).stdout)["metrics"]]
+    names = [
+        metric["name"] for metric in json.loads(bench("list", "migration", "--json", cwd=tmp_path).stdout)["metrics"]
+    ]
     assert {"load[experts=before]", "load[experts=after]"} <= {*names}
