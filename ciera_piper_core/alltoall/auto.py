@@ -110,7 +110,6 @@ class AutoAllToAll(Exchanger):
             for name in CHOICES:
                 if name.startswith("halo_"):
                     self._algorithms[name] = HaloAllToAll(group, placement, variant=name.removeprefix("halo_"))
-            self._groups = self._state.communicators(placement)
             self.crossovers = self._agreed(profile)
         self._plans, self._needs_splits, self._load = 0, True, (0.0, 1.0)
         self._choose = functools.lru_cache(maxsize=4096)(self._chosen)
@@ -181,7 +180,8 @@ class AutoAllToAll(Exchanger):
             dist.all_gather_single(everyone, mine[None], group=self._group)
             return everyone.cpu().numpy()
         # gloo gathers around a ring, one rank after the other; this takes two steps, as the exchanges do.
-        groups, (nodes, per_node) = self._groups, (len(self.placement.nodes), self.placement.ranks_per_node)
+        groups = self._state.communicators(self.placement)
+        nodes, per_node = len(self.placement.nodes), self.placement.ranks_per_node
         along_rail = torch.empty((nodes, len(numbers)), dtype=torch.int64)
         groups.exchange_along_rail(along_rail, mine.repeat(nodes, 1))
         by_local_index = torch.empty_like(everyone)

@@ -102,7 +102,9 @@ class Communicators:
         """Whether all messages of such a tensor go through sockets, for which nothing needs to be packed."""
         return self.node_sockets is not None and self.rail_sockets is not None and not send.is_cuda
 
-    def start_pieces(self, along: Literal["node", "rail"], sources: Sequence[Pieces], targets: Sequence[Pieces]) -> Started:
+    def start_pieces(
+        self, along: Literal["node", "rail"], sources: Sequence[Pieces], targets: Sequence[Pieces]
+    ) -> Started:
         """Begin an exchange of messages that lie in pieces of memory, through sockets (see ``direct``).
 
         Args:

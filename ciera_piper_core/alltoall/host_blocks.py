@@ -1,4 +1,4 @@
-"""Blocks of rows as pieces of host memory: sockets send them from where they lie, and receive them where they belong."""
+"""Blocks of rows as pieces of host memory: sent from where they lie, and received where they belong."""
 
 from __future__ import annotations
 

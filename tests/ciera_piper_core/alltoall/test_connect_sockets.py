@@ -83,9 +83,7 @@ def another_secret(patch: pytest.MonkeyPatch) -> None:
         ("rail", another_secret),
     ],
 )
-def test_all_do_without_where_one_cannot(
-    way: str, fault: Callable[[pytest.MonkeyPatch], None], tmp_path: Path
-) -> None:
+def test_all_do_without_where_one_cannot(way: str, fault: Callable[[pytest.MonkeyPatch], None], tmp_path: Path) -> None:
     def body(context: Context) -> bool:
         assert context.group.data is not None
         with pytest.MonkeyPatch.context() as patch:
