@@ -178,10 +178,17 @@ class AutoAllToAll(Exchanger):
         everyone = torch.empty((self._world, len(numbers)), dtype=torch.int64, device=device)
         if device.type == "cuda":
             dist.all_gather_single(everyone, mine[None], group=self._group)
-        else:
-            # gloo gathers around a ring, one rank after the other; this takes one step.
-            dist.all_to_all_single(everyone, mine.repeat(self._world, 1), group=self._group)
-        return everyone.cpu().numpy()
+            return everyone.cpu().numpy()
+        # gloo gathers around a ring, one rank after the other; this takes two steps, as the exchanges do.
+        groups = self._state.communicators(self.placement)
+        nodes, per_node = len(self.placement.nodes), self.placement.ranks_per_node
+        along_rail = torch.empty((nodes, len(numbers)), dtype=torch.int64)
+        groups.exchange_along_rail(along_rail, mine.repeat(nodes, 1))
+        by_local_index = torch.empty_like(everyone)
+        groups.exchange_within_node(by_local_index, along_rail.repeat(per_node, 1))
+        order = [node[local] for local in range(per_node) for node in self.placement.nodes]
+        everyone[order] = by_local_index
+        return everyone.numpy()
 
     def _move(self, plan: Plan, send: torch.Tensor, out: torch.Tensor) -> None:
         row_bytes = send.shape[1] * send.itemsize

@@ -8,22 +8,32 @@ import uuid
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ciera_piper_core.alltoall.node_sockets import NodeSockets, connect_node
+from ciera_piper_core.alltoall.connect_sockets import connect_node, connect_rail
+from ciera_piper_core.alltoall.direct_sockets import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
 
+    from ciera_piper_core.alltoall.direct_sockets import DirectSockets
+    from ciera_piper_core.alltoall.host_blocks import Pieces
     from ciera_piper_core.alltoall.placement import Placement
 
 
 Result = TypeVar("Result")
+
+
+class Started(Protocol):
+    """An exchange under way, of this project's or the library's."""
+
+    def wait(self) -> object:
+        """Return when it is complete; on CUDA when the current stream will see it so."""
 
 
 @dataclass(eq=False)
@@ -36,14 +46,15 @@ class Communicators:
         internal: the ranks of its node, in order of local index.
         rail: the ranks with its local index, in order of node.
         node, local: its place.
-        sockets: to the ranks of its node, where the group is gloo's and they can be reached so.
+        node_sockets, rail_sockets: to the ranks of either, where the group is gloo's and they can be reached so.
     """
 
     internal: dist.ProcessGroup
     rail: dist.ProcessGroup
     node: int
     local: int
-    sockets: NodeSockets | None = None
+    node_sockets: DirectSockets | None = None
+    rail_sockets: DirectSockets | None = None
 
     def exchange_within_node(
         self,
@@ -56,15 +67,58 @@ class Communicators:
 
         On CUDA it is enqueued on the current stream; on CPU ``out`` is complete on return.
         """
-        if self.sockets is not None and not send.is_cuda:
-            self.sockets.exchange(out, send, recv_splits, send_splits)
+        if self.node_sockets is not None and not send.is_cuda:
+            self.node_sockets.exchange(out, send, recv_splits, send_splits)
         else:
             dist.all_to_all_single(out, send, recv_splits, send_splits, group=self.internal)
 
+    def exchange_along_rail(
+        self,
+        out: torch.Tensor,
+        send: torch.Tensor,
+        recv_splits: list[int] | None = None,
+        send_splits: list[int] | None = None,
+    ) -> None:
+        """The same between the ranks of the rail."""
+        if self.rail_sockets is not None and not send.is_cuda:
+            self.rail_sockets.exchange(out, send, recv_splits, send_splits)
+        else:
+            dist.all_to_all_single(out, send, recv_splits, send_splits, group=self.rail)
+
+    def start_along_rail(
+        self,
+        out: torch.Tensor,
+        send: torch.Tensor,
+        recv_splits: list[int] | None = None,
+        send_splits: list[int] | None = None,
+    ) -> Started:
+        """Begin ``exchange_along_rail``; it also moves while an exchange within the node is waited for."""
+        if self.rail_sockets is not None and not send.is_cuda:
+            return self.rail_sockets.start(out, send, recv_splits, send_splits)
+        work: Started = dist.all_to_all_single(out, send, recv_splits, send_splits, group=self.rail, async_op=True)
+        return work
+
+    def direct(self, send: torch.Tensor) -> bool:
+        """Whether all messages of such a tensor go through sockets, for which nothing needs to be packed."""
+        return self.node_sockets is not None and self.rail_sockets is not None and not send.is_cuda
+
+    def start_pieces(
+        self, along: Literal["node", "rail"], sources: Sequence[Pieces], targets: Sequence[Pieces]
+    ) -> Started:
+        """Begin an exchange of messages that lie in pieces of memory, through sockets (see ``direct``).
+
+        Args:
+            along: with whom. sources, targets: by the rank's place there, its own among them.
+        """
+        sockets = self.node_sockets if along == "node" else self.rail_sockets
+        assert sockets is not None, "direct() says whether there are sockets"
+        return sockets.start_pieces(sources, targets)
+
     def close(self) -> None:
         """Hang up, without a word to the peers, of whom some may be lost; they get an error where they wait."""
-        if self.sockets is not None:
-            self.sockets.close()
+        for sockets in (self.node_sockets, self.rail_sockets):
+            if sockets is not None:
+                sockets.close()
         for name in ("rail", "internal"):
             # A gloo group closes its connections with the last reference to it.
             _abandon(self.__dict__.pop(name))
@@ -202,11 +256,14 @@ def _make_communicators(group: dist.ProcessGroup, placement: Placement) -> Commu
     dist.broadcast_object_list(name, group=group, group_src=0)
     # Every rank makes the group of its node first, then that of its rail: no two wait for each other crosswise.
     internal = _subgroup(group, placement.nodes[node], f"{name[0]}/node{node}")
-    rail = _subgroup(group, tuple(ranks[local] for ranks in placement.nodes), f"{name[0]}/rail{local}")
-    sockets = None
-    if "gloo" in dist.get_backend(group):
-        sockets = connect_node(internal, f"{name[0]}/node{node}", placement.nodes[node], _timeout(group))
-    return Communicators(internal, rail, node, local, sockets)
+    along = tuple(ranks[local] for ranks in placement.nodes)
+    rail = _subgroup(group, along, f"{name[0]}/rail{local}")
+    if "gloo" not in dist.get_backend(group):
+        return Communicators(internal, rail, node, local)
+    watch, timeout = Watch(), _timeout(group)
+    to_neighbours = connect_node(internal, placement.nodes[node], timeout, watch)
+    along_rail = connect_rail(rail, along, timeout, watch)
+    return Communicators(internal, rail, node, local, to_neighbours, along_rail)
 
 
 def _subgroup(group: dist.ProcessGroup, ranks: tuple[int, ...], name: str) -> dist.ProcessGroup:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def group_device(group: dist.ProcessGroup) -> torch.device:
@@ -46,10 +46,13 @@ def exchange_counts(
 
 
 @region("alltoall.counts")
-def exchange_vectors(group: dist.ProcessGroup, vectors: torch.Tensor) -> torch.Tensor:
+def exchange_vectors(
+    group: dist.ProcessGroup, vectors: torch.Tensor, exchange: Callable[[torch.Tensor, torch.Tensor], None]
+) -> torch.Tensor:
     """Send a vector of counts to each rank of ``group`` and receive one from each (collective).
 
     Args:
+        exchange: equal shares of a tensor (its second argument) into another (its first) among these ranks.
         vectors: shape ``(ranks, counts)``, int64, on the CPU: a row for each rank.
 
     Returns:
@@ -57,7 +60,7 @@ def exchange_vectors(group: dist.ProcessGroup, vectors: torch.Tensor) -> torch.T
     """
     sent = vectors.contiguous().to(group_device(group))
     received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
+    exchange(received, sent)
     return received.cpu()
 
 

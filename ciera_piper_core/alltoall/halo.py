@@ -10,25 +10,27 @@ Phase 1 depends on nothing, so it need not be waited for:
   other nodes, which saves a message to each neighbour.
 
 Rows for a node lie together already where ranks are placed by block, so phase 2 sends from, and
-phase 1 between, the caller's own tensors.
+phase 1 between, the caller's own tensors. Through sockets phase 3 takes rows from where phase 2 left
+them and brings them where they belong; for the library they are packed before it, and unpacked after.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
-import torch.distributed as dist
 
 from ciera_piper_core.alltoall.counts import exchange_vectors
 from ciera_piper_core.alltoall.halo_layout import EqualLayout, UnevenLayout
 from ciera_piper_core.alltoall.hierarchy import HierarchicalAllToAll
+from ciera_piper_core.alltoall.host_blocks import blocks_of, columns_of
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
+
     from ciera_piper_core.alltoall.communicators import Communicators
-    from ciera_piper_core.alltoall.halo_layout import Splits
     from ciera_piper_core.alltoall.hierarchy import Shares
     from ciera_piper_core.alltoall.placement import Placement
 
@@ -53,7 +55,7 @@ class HaloAllToAll(HierarchicalAllToAll["EqualLayout | UnevenLayout"]):
 
     def _exchange_transit(self, groups: Communicators, send: torch.Tensor, recv: torch.Tensor) -> torch.Tensor:
         # The rank on this rail passes on what goes to its node.
-        received = exchange_vectors(groups.rail, torch.cat([send, recv], dim=1))
+        received = exchange_vectors(groups.rail, torch.cat([send, recv], dim=1), groups.exchange_along_rail)
         return received.view(self._nodes, 2, self._per_node).transpose(0, 1)
 
     def _equal_layout(self, groups: Communicators, rows: int) -> EqualLayout:
@@ -65,23 +67,64 @@ class HaloAllToAll(HierarchicalAllToAll["EqualLayout | UnevenLayout"]):
     def _move_by_node(
         self, groups: Communicators, layout: EqualLayout | UnevenLayout, send: torch.Tensor, out: torch.Tensor
     ) -> None:
+        if groups.direct(send):
+            self._move_pieces(groups, layout, send, out)
+        else:
+            self._move_packed(groups, layout, send, out)
+
+    def _move_pieces(
+        self, groups: Communicators, layout: EqualLayout | UnevenLayout, send: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """Through sockets, which gather blocks from where they lie and scatter them to their places."""
+        shares, shape, node = layout.shares, (self._nodes, self._per_node), groups.node
+        transit = self._buffers.take("transit", layout.transit_rows, send)
+        sent = blocks_of(send, shares and shares.send, shape)
+        passing = blocks_of(transit, shares and shares.transit, shape)
+        received = blocks_of(out, shares and shares.recv, shape)
+        # What stays within the node is none of the rail's business.
+        to_nodes, from_nodes = list(sent), list(passing)
+        to_nodes[node] = from_nodes[node] = []
+        start = groups.start_pieces
+
+        def phase_1() -> None:
+            with region("alltoall.phase1"):
+                start("node", [[each] for each in sent[node]], [[each] for each in received[node]]).wait()
+
+        if self._variant == "v0":
+            phase_1()
+        with region("alltoall.phase2"):
+            under_way = start("rail", to_nodes, from_nodes)
+            if self._variant == "v1":
+                phase_1()
+            under_way.wait()
+        if self._variant == "v2":
+            passing[node] = sent[node]
+        else:
+            del passing[node], received[node]
+        with region("alltoall.phase3"), region("alltoall.phase1") if self._variant == "v2" else nullcontext():
+            start("node", columns_of(passing), columns_of(received)).wait()
+
+    def _move_packed(
+        self, groups: Communicators, layout: EqualLayout | UnevenLayout, send: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """Through library calls, which take what lies in one piece."""
         take = self._buffers.take
         transit = take("transit", layout.transit_rows, send)
         if self._variant == "v0":
             with region("alltoall.phase1"):
                 _phase_1(layout, send, out, groups)
             with region("alltoall.phase2"):
-                _along_rail(transit, send, layout.phase_2, groups.rail)
+                groups.exchange_along_rail(transit, send, *layout.phase_2)
         elif self._variant == "v1":
             with region("alltoall.phase2"):
-                phase_2 = _along_rail(transit, send, layout.phase_2, groups.rail, async_op=True)
+                phase_2 = groups.start_along_rail(transit, send, *layout.phase_2)
                 with region("alltoall.phase1"):
                     _phase_1(layout, send, out, groups)
                 phase_2.wait()
         else:
             # What stays within the node goes along the rail to this rank itself, as a copy.
             with region("alltoall.phase2"):
-                _along_rail(transit, send, layout.phase_2, groups.rail)
+                groups.exchange_along_rail(transit, send, *layout.phase_2)
         packed, staged = take("packed", layout.packed_rows, send), take("staged", layout.staged_rows, send)
         with region("alltoall.pack"):
             layout.pack(transit, packed)
@@ -93,10 +136,3 @@ class HaloAllToAll(HierarchicalAllToAll["EqualLayout | UnevenLayout"]):
 
 def _phase_1(layout: EqualLayout | UnevenLayout, send: torch.Tensor, out: torch.Tensor, groups: Communicators) -> None:
     groups.exchange_within_node(out[layout.own_received], send[layout.own_sent], *layout.phase_1)
-
-
-def _along_rail(
-    out: torch.Tensor, send: torch.Tensor, splits: Splits, group: dist.ProcessGroup, async_op: bool = False
-) -> Any:
-    """The library's call; with ``async_op`` it returns work to wait for."""
-    return dist.all_to_all_single(out, send, splits[0], splits[1], group=group, async_op=async_op)

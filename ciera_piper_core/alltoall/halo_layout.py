@@ -33,7 +33,10 @@ class EqualLayout:
         packed_rows, staged_rows: that phase 3 sends and receives.
         own_sent, own_received: rows of ``send`` and ``out`` that stay within the node.
         phase_1, phase_2, phase_3: splits of the phases.
+        shares: rows by node and local index; None where all are of one size.
     """
+
+    shares: Shares | None = None
 
     phase_1: Splits = (None, None)
     phase_2: Splits = (None, None)
@@ -86,7 +89,7 @@ class UnevenLayout:
     """Blocks of any size, moved as lists of pieces; attributes and methods as of ``EqualLayout``."""
 
     def __init__(self, shares: Shares, node: int, with_own: bool) -> None:
-        self._shares, self._with_own = shares, with_own
+        self.shares, self._with_own = shares, with_own
         nodes = len(shares.recv)
         self._nodes = [other for other in range(nodes) if with_own or other != node]
         self._before = node * len(shares.recv[0])
@@ -102,8 +105,8 @@ class UnevenLayout:
         self.phase_3: Splits = (_sums(self._from_neighbours), to_neighbours)
 
     def pack(self, transit: torch.Tensor, packed: torch.Tensor) -> None:
-        per_node = len(self._shares.transit[0])
-        blocks = split_blocks(transit, self._shares.transit)
+        per_node = len(self.shares.transit[0])
+        blocks = split_blocks(transit, self.shares.transit)
         gather([blocks[node * per_node + local] for local in range(per_node) for node in self._nodes], packed)
 
     def unpack(self, staged: torch.Tensor, out: torch.Tensor) -> None:

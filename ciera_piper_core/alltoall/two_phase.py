@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
 from ciera_piper_core.alltoall.counts import exchange_vectors
 from ciera_piper_core.alltoall.hierarchy import HierarchicalAllToAll
+from ciera_piper_core.alltoall.host_blocks import blocks_of, columns_of
 from ciera_piper_core.alltoall.regroup import transpose, transpose_equal
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
+
     from ciera_piper_core.alltoall.communicators import Communicators
     from ciera_piper_core.alltoall.hierarchy import Shares
     from ciera_piper_core.alltoall.placement import Placement
@@ -31,7 +33,9 @@ class TwoPhaseAllToAll(HierarchicalAllToAll["_Uneven | None"]):
 
     def _exchange_transit(self, groups: Communicators, send: torch.Tensor, recv: torch.Tensor) -> torch.Tensor:
         # A neighbour passes on what goes along its rail.
-        received = exchange_vectors(groups.internal, torch.cat([send.t(), recv.t()], dim=1))
+        received = exchange_vectors(
+            groups.internal, torch.cat([send.t(), recv.t()], dim=1), groups.exchange_within_node
+        )
         return received.view(self._per_node, 2, self._nodes).transpose(0, 1)
 
     def _equal_layout(self, groups: Communicators, rows: int) -> None:
@@ -41,6 +45,7 @@ class TwoPhaseAllToAll(HierarchicalAllToAll["_Uneven | None"]):
         return _Uneven(
             shares.send,
             shares.transit,
+            shares.recv,
             to_neighbours=[sum(rows) for rows in zip(*shares.send, strict=True)],
             from_neighbours=[sum(rows) for rows in shares.transit],
             to_nodes=[sum(rows) for rows in zip(*shares.transit, strict=True)],
@@ -52,6 +57,9 @@ class TwoPhaseAllToAll(HierarchicalAllToAll["_Uneven | None"]):
     ) -> None:
         take, rows = self._buffers.take, send.shape[0]
         passing = rows if layout is None else sum(layout.from_neighbours)
+        if groups.direct(send):
+            self._move_pieces(groups, layout, send, out, take("gathered", passing, send))
+            return
         packed, gathered = take("packed", rows, send), take("gathered", passing, send)
         forwarded = take("forwarded", passing, send)
         with region("alltoall.pack"):
@@ -71,9 +79,27 @@ class TwoPhaseAllToAll(HierarchicalAllToAll["_Uneven | None"]):
                 transpose(gathered, layout.transit, forwarded)
         with region("alltoall.phase2"):
             if layout is None:
-                dist.all_to_all_single(out, forwarded, group=groups.rail)
+                groups.exchange_along_rail(out, forwarded)
             else:
-                dist.all_to_all_single(out, forwarded, layout.from_nodes, layout.to_nodes, group=groups.rail)
+                groups.exchange_along_rail(out, forwarded, layout.from_nodes, layout.to_nodes)
+
+    def _move_pieces(
+        self,
+        groups: Communicators,
+        layout: _Uneven | None,
+        send: torch.Tensor,
+        out: torch.Tensor,
+        gathered: torch.Tensor,
+    ) -> None:
+        """Through sockets, which gather blocks from where they lie and scatter them to their places."""
+        nodes, per_node = self._nodes, self._per_node
+        sent = blocks_of(send, layout and layout.send, (nodes, per_node))
+        passing = blocks_of(gathered, layout and layout.transit, (per_node, nodes))
+        received = blocks_of(out, layout and layout.recv, (nodes, per_node))
+        with region("alltoall.phase1"):
+            groups.start_pieces("node", columns_of(sent), passing).wait()
+        with region("alltoall.phase2"):
+            groups.start_pieces("rail", columns_of(passing), received).wait()
 
 
 @dataclass(frozen=True)
@@ -81,12 +107,13 @@ class _Uneven:
     """Rows of an exchange in uneven shares.
 
     Attributes:
-        send: to each rank, shape ``(nodes, ranks of a node)``. transit: as in ``Plan``.
+        send, recv: to and from each rank, shape ``(nodes, ranks of a node)``. transit: as in ``Plan``.
         to_neighbours, from_neighbours: splits of phase 1. to_nodes, from_nodes: of phase 2.
     """
 
     send: tuple[tuple[int, ...], ...]
     transit: tuple[tuple[int, ...], ...]
+    recv: tuple[tuple[int, ...], ...]
     to_neighbours: list[int]
     from_neighbours: list[int]
     to_nodes: list[int]

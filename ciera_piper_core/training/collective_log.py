@@ -18,8 +18,8 @@ from ciera_piper_core.training.wire_bytes import KINDS, message_bytes, sent_byte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-NODE_EXCHANGE = "exchange within a node"
-UNEQUAL = {"alltoall", "alltoall_base", "all_to_all_single", "gather", "scatter", NODE_EXCHANGE}
+NODE_EXCHANGE, RAIL_EXCHANGE = "exchange within a node", "exchange along a rail"
+UNEQUAL = {"alltoall", "alltoall_base", "all_to_all_single", "gather", "scatter", NODE_EXCHANGE, RAIL_EXCHANGE}
 """Operations in which ranks rightly state different sizes."""
 WORDS: dict[str, str] = {"send": "to", "recv": "from"}
 MOST_DIFFERENCES = 20
@@ -130,8 +130,13 @@ def logging_collectives() -> Iterator[CollectiveLog]:
         for name in KINDS
         if name in vars(owner)
     ]
-    within = Communicators.exchange_within_node
-    patches.append((Communicators, within.__name__, within, wrapped(_exchanged, within)))
+    for method, note in (
+        (Communicators.exchange_within_node, _exchanged_within_node),
+        (Communicators.exchange_along_rail, _exchanged_along_rail),
+        (Communicators.start_along_rail, _exchanged_along_rail),
+        (Communicators.start_pieces, _exchanged_pieces),
+    ):
+        patches.append((Communicators, method.__name__, method, wrapped(note, method)))
     for where, name, _, changed in patches:
         setattr(where, name, changed)
     try:
@@ -208,14 +213,27 @@ def _stated(name: str, arguments: Sequence[Any]) -> int:
     return message_bytes(arguments[0 if first else 1])
 
 
-def _exchanged(node: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
-    """As ``alltoall_base`` in the node's group, through whatever it goes."""
-    return (
-        _channel(node.internal),
-        Call(NODE_EXCHANGE, -1),
-        KINDS["alltoall_base"],
-        sent_bytes("alltoall_base", node.internal, arguments),
+def _exchanged_within_node(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+    return _exchanged(groups.internal, NODE_EXCHANGE, arguments)
+
+
+def _exchanged_along_rail(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+    return _exchanged(groups.rail, RAIL_EXCHANGE, arguments)
+
+
+def _exchanged_pieces(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+    """The same of messages in pieces of memory."""
+    along, sources, _ = arguments
+    operation, group, own = (
+        (NODE_EXCHANGE, groups.internal, groups.local) if along == "node" else (RAIL_EXCHANGE, groups.rail, groups.node)
     )
+    sent = sum(len(piece) for place, pieces in enumerate(sources) if place != own for piece in pieces)
+    return _channel(group), Call(operation, -1), KINDS["alltoall_base"], float(sent)
+
+
+def _exchanged(group: Any, operation: str, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+    """As ``alltoall_base`` in the group, through whatever it goes."""
+    return _channel(group), Call(operation, -1), KINDS["alltoall_base"], sent_bytes("alltoall_base", group, arguments)
 
 
 def _channel(group: Any) -> Channel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ciera_piper_core.alltoall import make_all_to_all
+from ciera_piper_core.alltoall import communicators, make_all_to_all
 from ciera_piper_core.alltoall.autograd import differentiable
+from ciera_piper_core.alltoall.communicators import Communicators
 from ciera_piper_core.alltoall.placement import Placement, even_placement
 from tests.ciera_piper_core.alltoall.exchanged_rows import DTYPES, matrices, received, same_bits, sent
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from bench.suite import Context
@@ -32,6 +35,14 @@ UNUSUAL = {
     "prime, uneven nodes": Placement(((0, 1, 2, 3), (4, 5, 6))),
     "prime, one rank a node": even_placement(3, 1),
 }
+
+
+@contextmanager
+def packing() -> Iterator[None]:
+    """As on a GPU, or where there are no sockets: rows are packed for each phase."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Communicators, "direct", lambda self, send: False)
+        yield
 
 
 def check(algorithm: AllToAll, rank: int, matrix: np.ndarray | None, world: int, dtype: torch.dtype) -> None:
@@ -89,14 +100,21 @@ def test_all_agree_with_the_reference(nodes: int, tmp_path: Path) -> None:
                     check(algorithm, rank, matrix, ranks, DTYPES[(number + ranks) % len(DTYPES)])
                 for dtype in (torch.float64, torch.bfloat16):
                     check_gradient(algorithm, rank, matrices(ranks)["ragged"], dtype)
+                with packing():
+                    check(algorithm, rank, None, ranks, torch.float32)
+                    check(algorithm, rank, matrices(ranks)["ragged"], ranks, torch.int32)
 
     run_world(max(world, 2), body, tmp_path)
 
 
+@pytest.mark.parametrize("way", ["sockets", "library"])
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_placements(name: str, tmp_path: Path) -> None:
+def test_unusual_placements(name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     placement = UNUSUAL[name]
     world = placement.world
+    if way == "library":
+        for connect in ("connect_node", "connect_rail"):
+            monkeypatch.setattr(communicators, connect, lambda *_: None)
 
     def body(context: Context) -> None:
         assert context.group.data is not None

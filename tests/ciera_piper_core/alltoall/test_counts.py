@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from ciera_piper_core.alltoall import make_all_to_all
 from ciera_piper_core.alltoall.counts import checked_splits, exchange_counts, exchange_vectors, verify_splits
@@ -26,7 +27,12 @@ def test_ranks_learn_what_they_will_receive(tmp_path: Path) -> None:
             counts = exchange_counts(context.group.data, [10 * context.group.rank + peer for peer in range(3)])
         assert [span.name for span in spans] == ["alltoall.counts"]
         vectors = torch.tensor([[context.group.rank, peer] for peer in range(3)])
-        assert exchange_vectors(context.group.data, vectors).tolist() == [[p, context.group.rank] for p in range(3)]
+
+        def exchange(out: torch.Tensor, send: torch.Tensor) -> None:
+            dist.all_to_all_single(out, send, group=context.group.data)
+
+        received = exchange_vectors(context.group.data, vectors, exchange)
+        assert received.tolist() == [[p, context.group.rank] for p in range(3)]
         return counts
 
     assert run_world(3, body, tmp_path) == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]

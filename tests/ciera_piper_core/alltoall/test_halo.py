@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
+from ciera_piper_core.alltoall import communicators
 from ciera_piper_core.alltoall.communicators import Communicators
 from ciera_piper_core.alltoall.halo import HaloAllToAll
 from ciera_piper_core.alltoall.halo_layout import EqualLayout, UnevenLayout
@@ -24,11 +24,22 @@ if TYPE_CHECKING:
     from ciera_piper_core.ranges import Span
 
 
-def spans_of(variant: str, tmp_path: Path, splits: list[int] | None) -> list[Span]:
+ALONG = ("exchange_along_rail", "start_along_rail")
+
+
+def without_sockets() -> None:
+    """As on a GPU: rows go through library calls."""
+    for name in ("connect_node", "connect_rail"):
+        setattr(communicators, name, lambda *_: None)
+
+
+def spans_of(variant: str, tmp_path: Path, splits: list[int] | None, way: str = "sockets") -> list[Span]:
     """Rank 0's regions of one exchange over 3 nodes of 2 ranks."""
 
     def body(context: Context) -> list[Span]:
         assert context.group.data is not None
+        if way == "library":
+            without_sockets()
         halo = HaloAllToAll(context.group.data, even_placement(6, 2), variant=variant)
         with recording() as spans:
             halo.exchange(torch.zeros(6, 2), splits, splits, torch.zeros(6, 2))
@@ -49,15 +60,23 @@ def before(first: str, second: str, spans: list[Span]) -> bool:
     return by_name[f"alltoall.{first}"].end_ns <= by_name[f"alltoall.{second}"].start_ns
 
 
-def test_v0_does_one_phase_after_the_other(tmp_path: Path) -> None:
-    spans = spans_of("v0", tmp_path, None)
-    order = ["phase1", "phase2", "pack", "phase3", "unpack"]
+@pytest.mark.parametrize(
+    ("way", "order"),
+    [
+        # Sockets take rows from where they lie, and bring them where they belong.
+        ("sockets", ["phase1", "phase2", "phase3"]),
+        ("library", ["phase1", "phase2", "pack", "phase3", "unpack"]),
+    ],
+)
+def test_v0_does_one_phase_after_the_other(way: str, order: list[str], tmp_path: Path) -> None:
+    spans = spans_of("v0", tmp_path, None, way)
     assert [span.name for span in spans] == [f"alltoall.{name}" for name in order]
     assert all(before(first, second, spans) for first, second in itertools.pairwise(order))
 
 
-def test_v1_does_phase_1_beside_phase_2(tmp_path: Path) -> None:
-    spans = spans_of("v1", tmp_path, None)
+@pytest.mark.parametrize("way", ["sockets", "library"])
+def test_v1_does_phase_1_beside_phase_2(way: str, tmp_path: Path) -> None:
+    spans = spans_of("v1", tmp_path, None, way)
     assert within("phase1", "phase2", spans)
     assert before("phase2", "phase3", spans)
 
@@ -74,32 +93,37 @@ def test_counts_come_first_where_shares_are_uneven(tmp_path: Path) -> None:
     assert before("counts", "phase2", spans)
 
 
+@pytest.mark.parametrize("way", ["sockets", "library"])
 @pytest.mark.parametrize(("variant", "calls"), [("v0", "iri"), ("v1", "rii"), ("v2", "ri")])
-def test_what_goes_between_nodes_is_one_call_along_the_rail(variant: str, calls: str, tmp_path: Path) -> None:
+def test_what_goes_between_nodes_is_one_call_along_the_rail(
+    variant: str, calls: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def body(context: Context) -> tuple[str, int]:
         group, rank = context.group.data, context.group.rank
         assert group is not None
-        placement = even_placement(6, 2)
-        halo = HaloAllToAll(group, placement, variant=variant)
+        if way == "library":
+            without_sockets()
+        halo = HaloAllToAll(group, even_placement(6, 2), variant=variant)
         seen, sent = [], 0
-        along_rail, within_node = dist.all_to_all_single, Communicators.exchange_within_node
+        originals = {name: getattr(Communicators, name) for name in ("start_pieces", "exchange_within_node", *ALONG)}
 
-        def counting_rail(out: Any, send: torch.Tensor, recv_splits: Any, send_splits: Any, **options: Any) -> Any:
-            nonlocal sent
-            seen.append("r")
-            sent += sum(count for peer, count in enumerate(send_splits) if peer != rank // 2) * send[:1].nbytes
-            return along_rail(out, send, recv_splits, send_splits, **options)
+        def counting(name: str) -> Any:
+            def call(self: Any, first: Any, second: Any, *more: Any) -> Any:
+                nonlocal sent
+                rail = first == "rail" if name == "start_pieces" else name in ALONG
+                seen.append("r" if rail else "i")
+                if rail and name == "start_pieces":
+                    sent += sum(len(piece) for pieces in second for piece in pieces)
+                elif rail:
+                    sent += sum(count for peer, count in enumerate(more[1]) if peer != rank // 2) * second[:1].nbytes
+                return originals[name](self, first, second, *more)
 
-        def counting_node(*arguments: Any) -> None:
-            seen.append("i")
-            within_node(*arguments)
+            return call
 
         plan = halo.plan([1, 2, 3, 4, 5, 6], [rank + 1] * 6)
-        dist.all_to_all_single, Communicators.exchange_within_node = counting_rail, counting_node
-        try:
-            halo.run(plan, torch.zeros(21, 4), torch.zeros(6 * (rank + 1), 4))
-        finally:
-            dist.all_to_all_single, Communicators.exchange_within_node = along_rail, within_node
+        for name in originals:
+            monkeypatch.setattr(Communicators, name, counting(name))
+        halo.run(plan, torch.zeros(21, 4), torch.zeros(6 * (rank + 1), 4))
         return "".join(seen), sent
 
     for rank, (seen, sent) in enumerate(run_world(6, body, tmp_path)):

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from bench.launch.connect import connect, file_store
-from ciera_piper_core.alltoall import make_all_to_all
-from ciera_piper_core.alltoall.communicators import state_of
+from ciera_piper_core.alltoall import communicators, make_all_to_all
+from ciera_piper_core.alltoall.communicators import Communicators
 from ciera_piper_core.alltoall.placement import even_placement
 
 if TYPE_CHECKING:
@@ -26,24 +26,32 @@ WORLD, DEAD, LIMIT_SECONDS = 6, 5, 20.0
 """Ranks 0 to 2 and 3 to 5 share a node. Rank 2 alone is on the dead rank's rail; the library's own limit is an hour."""
 
 
-def survive(rank: int, name: str, started: bool, store: str, pipe: Connection) -> None:
+def die(*args: Any, **options: Any) -> None:
+    os._exit(1)
+
+
+def survive(rank: int, name: str, started: bool, way: str, store: str, pipe: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    if way == "gloo":
+        # Then nothing goes through pieces of memory, within nodes either.
+        setattr(communicators, "connect_rail", lambda *_: None)  # noqa: B010
     group = connect(rank, WORLD, file_store(store, WORLD)).data
     assert group is not None
     algorithm = make_all_to_all(name, group, even_placement(WORLD, 3))
     send, out = torch.ones(WORLD, 4), torch.zeros(WORLD, 4)
     algorithm.exchange(send, None, None, out)
     if rank == DEAD:
-        rail = None if name == "flat" else state_of(group).communicators(even_placement(WORLD, 3)).rail
-        real = dist.all_to_all_single
+        if name == "flat":
+            dist.all_to_all_single = die
+        start_pieces = Communicators.start_pieces
 
-        def die_in_phase_2(*args: Any, group: dist.ProcessGroup, **kwargs: Any) -> Any:
-            if rail is None or group is rail:
-                os._exit(1)
-            return real(*args, group=group, **kwargs)
+        def die_along_the_rail(self: Communicators, along: Any, *pieces: Any) -> Any:
+            return die() if along == "rail" else start_pieces(self, along, *pieces)
 
-        dist.all_to_all_single = die_in_phase_2
+        # Counts come first, through neither.
+        for phase_2, death in (("start_pieces", die_along_the_rail), ("start_along_rail", die)):
+            setattr(Communicators, phase_2, death)
     begin, message = time.monotonic(), ""
     try:
         # In two phases, phase 2 is the last: ranks on other rails still complete this exchange, but not the next.
@@ -64,12 +72,21 @@ def survive(rank: int, name: str, started: bool, store: str, pipe: Connection) -
 
 
 @pytest.mark.parametrize("started", [False, True], ids=["exchange", "start"])
-@pytest.mark.parametrize("name", ["flat", "two_phase", "halo_v0", "halo_v1", "halo_v2"])
-def test_all_others_get_an_error(name: str, started: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("flat", "gloo"),
+        ("halo_v1", "gloo"),
+        *((name, "sockets") for name in ("two_phase", "halo_v0", "halo_v1", "halo_v2")),
+    ],
+)
+def test_all_others_get_an_error(name: str, way: str, started: bool, tmp_path: Path) -> None:
     pipes, processes = [], []
     for rank in range(WORLD):
         ours, theirs = FORK.Pipe()
-        process = FORK.Process(target=survive, args=(rank, name, started, str(tmp_path / "store"), theirs), daemon=True)
+        process = FORK.Process(
+            target=survive, args=(rank, name, started, way, str(tmp_path / "store"), theirs), daemon=True
+        )
         process.start()
         theirs.close()
         pipes.append(ours)
