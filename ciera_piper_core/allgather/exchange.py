@@ -10,9 +10,9 @@ from ciera_piper_core.allgather.capacity import CapacityPredictor
 from ciera_piper_core.allgather.errors import GatherError, collective_failure, described_failure
 from ciera_piper_core.allgather.plain_gather import gather_plain
 from ciera_piper_core.allgather.protocol import Verdict, judge
-from ciera_piper_core.allgather.shard_coding import EncodedShard, Received
 from ciera_piper_core.exponents.coding import CodedDataError
 from ciera_piper_core.exponents.payload import HEADER_BYTES, PayloadHeader, read_bytes, write_bytes
+from ciera_piper_core.exponents.segments import Received
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ciera_piper_core.allgather.agreement import Agreement
     from ciera_piper_core.allgather.lane import GatherLane
+    from ciera_piper_core.allgather.shard_coding import EncodedShard
 
 
 @dataclass

@@ -248,10 +248,11 @@ def records_to_bytes(records: Sequence[SegmentRecord]) -> bytes:
     return b"".join(record.to_bytes() for record in records)
 
 
-def records_from_bytes(data: bytes, header: PayloadHeader, bounds: Sequence[int]) -> list[SegmentRecord]:
+def records_from_bytes(data: bytes, variable_bytes: int, bounds: Sequence[int]) -> list[SegmentRecord]:
     """Parse the records that follow a header.
 
     Args:
+        variable_bytes: of all segments, as the header says.
         bounds: the most bytes that each segment's coded exponents can take (``SegmentEncoder.variable_bound``).
 
     Raises:
@@ -267,14 +268,15 @@ def records_from_bytes(data: bytes, header: PayloadHeader, bounds: Sequence[int]
             raise CodedDataError(f"segment {index} claims {record.variable_bytes} coded bytes; {bound} are possible")
         records.append(record)
     total = variable_offsets(records)[1]
-    if total != header.variable_bytes:
-        raise CodedDataError(f"the segments' coded bytes make {total}, the header says {header.variable_bytes}")
+    if total != variable_bytes:
+        raise CodedDataError(f"the segments' coded bytes make {total}, the header says {variable_bytes}")
     return records
 
 
 def write_bytes(data: bytes, out: torch.Tensor) -> None:
     """Copy bytes to a uint8 tensor of as many elements, on any device."""
-    out.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    if data:
+        out.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
 
 def read_bytes(data: torch.Tensor) -> bytes:
