@@ -254,11 +254,16 @@ class Exchange:
         data = read_bytes(places[:, :size])
         transfer.heads = [data[rank * size : (rank + 1) * size] for rank in range(self._lane.world)]
         headers = []
+        # Where nothing changed, all headers are the same.
+        parsed: dict[bytes, PayloadHeader] = {}
         for rank, head in enumerate(transfer.heads):
+            data = head[:HEADER_BYTES]
             try:
-                headers.append(self._possible(PayloadHeader.from_bytes(head[:HEADER_BYTES]), rank, places.shape[1]))
+                header = parsed.get(data) or PayloadHeader.from_bytes(data)
+                headers.append(self._possible(header, rank, places.shape[1]))
             except CodedDataError as error:
                 raise CodedDataError(f"from rank {rank}: {error}") from error
+            parsed[data] = header
         transfer.headers = headers
 
     def _possible(self, header: PayloadHeader, rank: int, first: int) -> PayloadHeader:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ciera_piper_core.allgather.statistics import SegmentSample
+import numpy as np
+
+from ciera_piper_core.allgather.statistics import CodedSegments
 from ciera_piper_core.exponents.coding import CodedDataError
-from ciera_piper_core.exponents.payload import CODINGS, HEADER_BYTES, RECORD_BYTES, aligned
+from ciera_piper_core.exponents.payload import HEADER_BYTES, RECORD_BYTES
 from ciera_piper_core.exponents.segments import SegmentFaultError, receiver, sender
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -37,13 +38,22 @@ class EncodedShard:
 
 
 class ShardEncoder:
-    """This rank's coded segments, with what their receivers have."""
+    """This rank's coded segments, with what their receivers have.
+
+    Attributes:
+        segments: for the statistics.
+    """
 
     def __init__(
         self, plan: GatherPlan, shape: PayloadShape, backend: Backend, device: torch.device, workspace: Workspace
     ) -> None:
-        self._plan = plan
-        self._shape = shape
+        coded = shape.coded
+        self.segments = CodedSegments(
+            tuple(one.segment.name for one in coded),
+            np.array([one.area.blocks for one in coded], dtype=np.int64),
+            np.array([plan.segment_bytes(one.segment) for one in coded], dtype=np.int64),
+            np.array([RECORD_BYTES + one.area.size for one in coded], dtype=np.int64),
+        )
         self._sender = sender(shape.places, plan.layout, plan.settings, backend, device, workspace)
 
     @property
@@ -74,24 +84,6 @@ class ShardEncoder:
     def reset(self) -> None:
         """Receivers have nothing that is known."""
         self._sender.reset()
-
-    def samples(self, encoded: EncodedShard) -> tuple[SegmentSample, ...]:
-        """For the statistics."""
-        return tuple(
-            SegmentSample(
-                name=one.segment.name,
-                mode=CODINGS[coding],
-                blocks=one.area.blocks,
-                changed_blocks=changed_blocks,
-                symbols=symbols,
-                coded_bytes=coded_bytes,
-                sent_bytes=RECORD_BYTES + one.area.size + aligned(coded_bytes),
-                plain_bytes=self._plan.segment_bytes(one.segment),
-            )
-            for one, (coding, changed_blocks, symbols, coded_bytes) in zip(
-                self._shape.coded, encoded.found.tolist(), strict=True
-            )
-        )
 
 
 class ShardDecoder:

@@ -194,9 +194,9 @@ def test_a_shard_that_is_none_is_refused_before_anything_happens(wrong: str) -> 
         "of floats": values.view(torch.bfloat16),
         "in pieces": weights(BF16, 2 * shard.values)[::2],
     }[wrong]
-    with pytest.raises(ValueError, match="contiguous values of torch.int16"):
+    with pytest.raises(ValueError, match=r"contiguous values of torch\.int16"):
         shard.encode(bad)
-    with pytest.raises(ValueError, match="bytes, .* may be needed"):
+    with pytest.raises(ValueError, match=r"bytes, .* may be needed"):
         shard.sender.encode(values, shard.payload[:-1])
     shard.encode(values)
     assert torch.equal(shard.decode(), values)
