@@ -194,8 +194,7 @@ class CompressedGather:
         bits = _bits(shard), _bits(filled)
         if not self._stages:
             return self._plain.start(*bits, filled)
-        parts = [StagePart(stage, stage.transfer(*bits)) for stage in self._stages]
-        underway = start_parts(parts, self.lane)
+        parts, underway = start_parts([StagePart(stage, stage.transfer(*bits)) for stage in self._stages], self.lane)
 
         def end() -> None:
             self._in_flight = None
