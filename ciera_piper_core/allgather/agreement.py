@@ -15,6 +15,7 @@ from ciera_piper_core.allgather.capacity import aligned as payload_aligned
 from ciera_piper_core.allgather.errors import GatherMismatchError
 from ciera_piper_core.allgather.protocol import described, grouped
 from ciera_piper_core.exponents.payload import HEADER_BYTES, RECORD_BYTES, FixedArea, aligned
+from ciera_piper_core.exponents.segments import SegmentPlace, ShardPlaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -39,11 +40,6 @@ class CodedArea:
     fixed_offset: int
     area: FixedArea
     bound: int
-
-    @property
-    def fixed(self) -> slice:
-        """The fixed area in the payload."""
-        return slice(self.fixed_offset, self.fixed_offset + self.area.size)
 
 
 @dataclass(frozen=True)
@@ -82,6 +78,15 @@ class PayloadShape:
                 plain.append((segment, end))
                 end += aligned(plan.segment_bytes(segment))
         return cls(tuple(coded), tuple(plain), head, end, sum(aligned(one.bound) for one in coded))
+
+    @cached_property
+    def places(self) -> ShardPlaces:
+        """Of all segments, in the order of the shard."""
+        coded = [(one.segment, one.fixed_offset, one.bound) for one in self.coded]
+        whole = [*coded, *((segment, offset, None) for segment, offset in self.plain)]
+        places = [SegmentPlace(one.values, one.offset, offset, bound) for one, offset, bound in whole]
+        # An empty segment begins where the next one does; among those any order will do.
+        return ShardPlaces(tuple(sorted(places, key=lambda one: (one.offset, one.first))), self.fixed_bytes)
 
     def __post_init__(self) -> None:
         # Header, records and areas all are multiples of it, so every rank's room is too.

@@ -15,13 +15,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ciera_piper_core.allgather.agreement import PayloadShape
 from ciera_piper_core.allgather.comm import Comm
 from ciera_piper_core.allgather.communicator import CompressedGather
 from ciera_piper_core.allgather.kernel_times import KernelTimes, StageTimes
 from ciera_piper_core.allgather.lane import GatherLane
 from ciera_piper_core.allgather.plan import GatherPlan
-from ciera_piper_core.exponents.payload import aligned
-from ciera_piper_core.exponents.segment import CodingSettings, SegmentDecoder, SegmentEncoder
+from ciera_piper_core.allgather.shard_coding import EncodedShard, ShardDecoder, ShardEncoder
+from ciera_piper_core.exponents.payload import PayloadHeader, aligned, read_bytes
+from ciera_piper_core.exponents.segment import CodingSettings
+from ciera_piper_core.exponents.segments import Received
+from ciera_piper_core.exponents.workspace import Workspace
 from ciera_piper_core.platforms.tables import SecondsCurve
 
 if TYPE_CHECKING:
@@ -29,7 +33,6 @@ if TYPE_CHECKING:
 
     from ciera_piper_core.exponents.backend import Backend
     from ciera_piper_core.exponents.layout import FloatLayout
-    from ciera_piper_core.exponents.segment import SegmentRecord
 
 LEAST_REPEATS, MOST_REPEATS = 3, 25
 STEP = 2.0
@@ -45,6 +48,9 @@ LEAST_BEYOND_S = 1e-7
 
 LARGEST_KERNEL_BYTES = 64 << 20
 """Beyond it kernels stream from memory, so that time grows with size, and more would only take long."""
+
+TOGETHER_BYTES, MOST_TOGETHER = 256 << 10, 16
+"""Segments are measured together until they have so many bytes, or are so many."""
 
 SPARSE_RATE = 0.01
 """Share of exponents that differ, for differences that code to little."""
@@ -197,13 +203,13 @@ def _kernels(
     ratios: dict[str, list[float]] = {mix: [] for mix in _MIXES}
     for size in sizes:
         values = max(size // layout.value_bytes, 1)
-        segment = _Segment(values, layout, backend, settings, ranks)
+        segments = _Segments(values, layout, backend, settings, ranks)
         for mix in _MIXES:
-            seconds = ranks.median_s(partial(segment.measure, mix), budget_s / len(sizes) / len(_MIXES))
+            seconds = ranks.median_s(partial(segments.measure, mix), budget_s / len(sizes) / len(_MIXES))
             encode[mix].append((float(size), seconds[0]))
             decode[mix].append((float(size), seconds[1]))
-            ratios[mix].append(segment.coded_ratio(mix))
-        copy.append((float(size), ranks.median_s(segment.measure_copy, budget_s / len(sizes) / 8)[0]))
+            ratios[mix].append(segments.coded_ratio(mix))
+        copy.append((float(size), ranks.median_s(segments.measure_copy, budget_s / len(sizes) / 8)[0]))
     sparse = min(float(np.median(ratios["sparse"])), float(np.median(ratios["dense"])))
     dense = float(np.median(ratios["dense"]))
     encode_times, decode_times = (
@@ -258,57 +264,67 @@ def _beyond(
 _MIXES = ("unchanged", "sparse", "dense")
 
 
-class _Segment:
-    """One segment of made-up weights, coded to and fro between two states, and decoded as often as a rank must."""
+class _Segments:
+    """Some segments of made-up weights, coded to and fro between two states, and decoded as often as a rank must.
+
+    Small ones are measured together, as they are coded: what a call costs is shared by all segments of a gather.
+    """
 
     def __init__(
         self, values: int, layout: FloatLayout, backend: Backend, settings: CodingSettings, ranks: _Ranks
     ) -> None:
         self._ranks = ranks
+        self._count = count = int(np.clip(TOGETHER_BYTES // (values * layout.value_bytes), 1, MOST_TOGETHER))
+        total = values * count
         random = torch.Generator().manual_seed(0)
-        base, other = (torch.randn(values, generator=random).mul_(WEIGHT_SCALE) for _ in range(2))
+        base, other = (torch.randn(total, generator=random).mul_(WEIGHT_SCALE) for _ in range(2))
         # Twice a value has the next exponent, and the same sign and mantissa.
-        sparse = torch.where(torch.rand(values, generator=random) < SPARSE_RATE, base * 2, base)
+        sparse = torch.where(torch.rand(total, generator=random) < SPARSE_RATE, base * 2, base)
         ends = {"unchanged": base, "sparse": sparse, "dense": other}
-        self._base = base.to(layout.dtype).to(ranks.device)
-        self._ends = {mix: end.to(layout.dtype).to(ranks.device) for mix, end in ends.items()}
-        self._encoder = SegmentEncoder(values, layout, settings, backend, ranks.device)
+        self._base = layout.bits(base.to(layout.dtype).to(ranks.device))
+        self._ends = {mix: layout.bits(end.to(layout.dtype).to(ranks.device)) for mix, end in ends.items()}
+        sizes = [(str(number), values) for number in range(count)]
+        plan = GatherPlan.from_sizes(sizes, layout.dtype, settings, "calibration")
+        shape = PayloadShape.of(plan, lambda symbols: backend.coder.bound(symbols, layout.exponent_bits))
+        workspace = Workspace(ranks.device)
+        self._encoder = ShardEncoder(plan, shape, backend, ranks.device, workspace)
         self._decoders = [
-            SegmentDecoder(values, layout, settings.block, backend, ranks.device) for _ in range(ranks.world - 1)
+            ShardDecoder(rank, plan, shape, backend, ranks.device, workspace) for rank in range(1, ranks.world)
         ]
-        self._fixed = torch.empty(self._encoder.fixed_bytes, dtype=torch.uint8, device=ranks.device)
-        self._variable = torch.empty(self._encoder.variable_bound, dtype=torch.uint8, device=ranks.device)
+        self._head_bytes = shape.head_bytes
+        self._payload = torch.empty(shape.places.payload_bytes, dtype=torch.uint8, device=ranks.device)
         # A gather writes every rank's part, so none stays in a cache.
-        self._out = torch.empty(ranks.world, values, dtype=layout.dtype, device=ranks.device)
+        self._out = torch.empty(ranks.world, total, dtype=layout.bits_dtype, device=ranks.device)
         self._encoder.refresh(self._base)
         for decoder in self._decoders:
             decoder.refresh(self._base)
-        self._exponent_bytes = layout.exponent_bytes(values)
+        self._exponent_bytes = layout.exponent_bytes(values) * count
         self._coded: dict[str, float] = {}
 
     def measure(self, mix: str) -> tuple[float, float]:
-        """Seconds to encode and commit, and to decode one remote segment: means of both ways."""
+        """Seconds to encode and commit one, and to decode one remote segment: means of both ways."""
         encode = decode = 0.0
         for values in (self._ends[mix], self._base):
-            record: list[SegmentRecord] = []
-            encode += self._ranks.timed(partial(self._encode, values, record))
-            decode += self._ranks.timed(partial(self._decode, record))
-            self._coded[mix] = max(self._coded.get(mix, 0.0), float(record[0].variable_bytes))
-        return encode / 2, decode / 2 / len(self._decoders)
+            made: list[EncodedShard] = []
+            encode += self._ranks.timed(partial(self._encode, values, made))
+            head = read_bytes(self._payload[: self._head_bytes])
+            decode += self._ranks.timed(partial(self._decode, made[0], head))
+            self._coded[mix] = max(self._coded.get(mix, 0.0), float(made[0].found[:, 3].sum()))
+        return encode / 2 / self._count, decode / 2 / self._count / len(self._decoders)
 
     def measure_copy(self) -> list[float]:
-        """Seconds to copy it once."""
-        return [self._ranks.timed(lambda: self._out[0].copy_(self._base))]
+        """Seconds to copy one once."""
+        return [self._ranks.timed(lambda: self._out[0].copy_(self._base)) / self._count]
 
     def coded_ratio(self, mix: str) -> float:
         """Coded bytes over exponent bytes."""
         return self._coded[mix] / self._exponent_bytes
 
-    def _encode(self, values: torch.Tensor, record: list[SegmentRecord]) -> None:
-        record.append(self._encoder.encode(values, self._fixed, self._variable))
+    def _encode(self, values: torch.Tensor, made: list[EncodedShard]) -> None:
+        made.append(self._encoder.encode(values, self._payload))
         self._encoder.commit()
 
-    def _decode(self, records: list[SegmentRecord]) -> None:
-        (record,) = records
+    def _decode(self, made: EncodedShard, head: bytes) -> None:
+        header = PayloadHeader(0, 0, 0, 0, variable_bytes=made.variable_bytes)
         for place, decoder in enumerate(self._decoders):
-            decoder.decode(record, self._fixed, self._variable[: record.variable_bytes], self._out[place])
+            decoder.decode(header, head, Received(self._payload), self._out[place])

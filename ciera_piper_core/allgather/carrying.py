@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class StagePart:
-    """One stage of one gather.
+    """One stage of one gather."""
+
+    stage: Stage
+    transfer: Transfer
+
+
+@dataclass
+class StartedPart(StagePart):
+    """One that the lane's threads code and carry.
 
     Attributes:
         encoded: done when its payload is ready. arrived: done when its collectives are.
     """
 
-    stage: Stage
-    transfer: Transfer
-    encoded: Future[None] = field(default_factory=Future)
-    arrived: Future[None] = field(default_factory=Future)
+    encoded: Future[None]
+    arrived: Future[None]
 
 
 def run_part_here(part: StagePart) -> None:
@@ -41,16 +47,18 @@ def run_part_here(part: StagePart) -> None:
     stage.complete(transfer)
 
 
-def start_parts(parts: Sequence[StagePart], lane: GatherLane) -> Future[None]:
-    """Queue coding and collectives of all parts; what is returned is done when the last has arrived, or failed."""
+def start_parts(parts: Sequence[StagePart], lane: GatherLane) -> tuple[list[StartedPart], Future[None]]:
+    """Queue coding and collectives of all parts; the last that is returned is done when all arrived, or failed."""
+    started = []
     for part in parts:
         if part.stage.valid:
             part.stage.exchange.place_payload_apart(part.transfer)
-        part.encoded = lane.code(partial(part.stage.encode, part.transfer))
-    return lane.carry(lambda: _carry(parts))
+        encoded = lane.code(partial(part.stage.encode, part.transfer))
+        started.append(StartedPart(part.stage, part.transfer, encoded, Future()))
+    return started, lane.carry(lambda: _carry(started))
 
 
-def complete_parts(parts: Sequence[StagePart]) -> None:
+def complete_parts(parts: Sequence[StartedPart]) -> None:
     """Decode each part when it has arrived, on this thread, while later ones are on the wire.
 
     Raises:
@@ -67,7 +75,7 @@ def complete_parts(parts: Sequence[StagePart]) -> None:
         raise failure
 
 
-def _carry(parts: Sequence[StagePart]) -> None:
+def _carry(parts: Sequence[StartedPart]) -> None:
     """The collectives of all parts, in an order that does not depend on time, so that it is the same on all ranks.
 
     A part is issued before the one before it is waited for, so that the wire is never empty; what that
@@ -77,7 +85,7 @@ def _carry(parts: Sequence[StagePart]) -> None:
         _carry_alone(parts[0])
         return
     undone = list(parts)
-    before: StagePart | None = None
+    before: StartedPart | None = None
     try:
         with region("allgather.collective"):
             for part in parts:
@@ -98,7 +106,7 @@ def _carry(parts: Sequence[StagePart]) -> None:
                 part.arrived.set_exception(failure)
 
 
-def _follow(part: StagePart) -> None:
+def _follow(part: StartedPart) -> None:
     try:
         interruption = part.stage.exchange.follow(part.transfer)
     except BaseException as error:
@@ -110,7 +118,7 @@ def _follow(part: StagePart) -> None:
         part.arrived.set_result(None)
 
 
-def _carry_alone(part: StagePart) -> None:
+def _carry_alone(part: StartedPart) -> None:
     try:
         part.encoded.result()
         part.stage.exchange.run(part.transfer)

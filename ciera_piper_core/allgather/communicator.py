@@ -18,7 +18,7 @@ from ciera_piper_core.allgather.lane import GatherLane
 from ciera_piper_core.allgather.plain_gather import PlainGather
 from ciera_piper_core.allgather.stage import Stage
 from ciera_piper_core.allgather.staging import pays, stages_of
-from ciera_piper_core.allgather.statistics import GatherSample, GatherStatistics, merged
+from ciera_piper_core.allgather.statistics import GatherSample, GatherStatistics
 from ciera_piper_core.allgather.work import GatherWork
 from ciera_piper_core.exponents.backend import default_backend
 
@@ -87,7 +87,7 @@ class CompressedGather:
         self.lane = lane
         self.plan = plan
         self.backend = backend or (default_backend(self.lane.device) if plan.selected else None)
-        self._statistics = GatherStatistics.of_plan(plan)
+        self._statistics = GatherStatistics(plan)
         self._bare_gathers = 0
         self.on_sample: Callable[[GatherSample], None] | None = None
         """Called after each gather that completed, with what it did."""
@@ -194,8 +194,7 @@ class CompressedGather:
         bits = _bits(shard), _bits(filled)
         if not self._stages:
             return self._plain.start(*bits, filled)
-        parts = [StagePart(stage, stage.transfer(*bits)) for stage in self._stages]
-        underway = start_parts(parts, self.lane)
+        parts, underway = start_parts([StagePart(stage, stage.transfer(*bits)) for stage in self._stages], self.lane)
 
         def end() -> None:
             self._in_flight = None
@@ -245,7 +244,7 @@ class CompressedGather:
         transfers = [part.transfer for part in parts]
         verdicts = [transfer.verdict for transfer in transfers if transfer.verdict is not None]
         refreshed = any(verdict.refresh for verdict in verdicts)
-        segments = [] if refreshed else [one for part in parts for one in part.stage.samples(part.transfer)]
+        found = [] if refreshed else [part.stage.found(part.transfer) for part in parts]
         self._tell(
             GatherSample(
                 attempt=transfers[0].attempt,
@@ -256,7 +255,7 @@ class CompressedGather:
                 encode_ns=sum(transfer.encode_ns for transfer in transfers),
                 collective_ns=sum(transfer.collective_ns for transfer in transfers),
                 decode_ns=sum(transfer.decode_ns for transfer in transfers),
-                segments=merged(segments),
+                parts=tuple(one for one in found if one is not None),
             )
         )
         error = next((transfer.encode_error for transfer in transfers if transfer.encode_error is not None), None)

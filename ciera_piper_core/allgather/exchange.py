@@ -10,9 +10,9 @@ from ciera_piper_core.allgather.capacity import CapacityPredictor
 from ciera_piper_core.allgather.errors import GatherError, collective_failure, described_failure
 from ciera_piper_core.allgather.plain_gather import gather_plain
 from ciera_piper_core.allgather.protocol import Verdict, judge
-from ciera_piper_core.allgather.shard_coding import EncodedShard, Received
 from ciera_piper_core.exponents.coding import CodedDataError
 from ciera_piper_core.exponents.payload import HEADER_BYTES, PayloadHeader, read_bytes, write_bytes
+from ciera_piper_core.exponents.segments import Received
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ciera_piper_core.allgather.agreement import Agreement
     from ciera_piper_core.allgather.lane import GatherLane
+    from ciera_piper_core.allgather.shard_coding import EncodedShard
 
 
 @dataclass
@@ -253,11 +254,16 @@ class Exchange:
         data = read_bytes(places[:, :size])
         transfer.heads = [data[rank * size : (rank + 1) * size] for rank in range(self._lane.world)]
         headers = []
+        # Where nothing changed, all headers are the same.
+        parsed: dict[bytes, PayloadHeader] = {}
         for rank, head in enumerate(transfer.heads):
+            data = head[:HEADER_BYTES]
             try:
-                headers.append(self._possible(PayloadHeader.from_bytes(head[:HEADER_BYTES]), rank, places.shape[1]))
+                header = parsed.get(data) or PayloadHeader.from_bytes(data)
+                headers.append(self._possible(header, rank, places.shape[1]))
             except CodedDataError as error:
                 raise CodedDataError(f"from rank {rank}: {error}") from error
+            parsed[data] = header
         transfer.headers = headers
 
     def _possible(self, header: PayloadHeader, rank: int, first: int) -> PayloadHeader:

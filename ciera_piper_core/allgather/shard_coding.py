@@ -1,31 +1,26 @@
-"""One rank's shard to and from its payload: the encoders of a sender, the decoders that follow one remote sender."""
+"""One rank's shard to and from its payload: what a sender codes, and what follows one remote sender."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from ciera_piper_core.allgather.statistics import SegmentSample
+from ciera_piper_core.allgather.statistics import CodedSegments
 from ciera_piper_core.exponents.coding import CodedDataError
-from ciera_piper_core.exponents.payload import (
-    HEADER_BYTES,
-    RECORD_BYTES,
-    SegmentRecord,
-    aligned,
-    records_from_bytes,
-    records_to_bytes,
-    variable_offsets,
-    write_bytes,
-)
-from ciera_piper_core.exponents.segment import SegmentDecoder, SegmentEncoder
+from ciera_piper_core.exponents.payload import HEADER_BYTES, RECORD_BYTES
+from ciera_piper_core.exponents.segments import SegmentFaultError, receiver, sender
 
 if TYPE_CHECKING:
-    from ciera_piper_core.allgather.agreement import CodedArea, PayloadShape
-    from ciera_piper_core.allgather.plan import GatherPlan, Segment
+    import torch
+    from numpy.typing import NDArray
+
+    from ciera_piper_core.allgather.agreement import PayloadShape
+    from ciera_piper_core.allgather.plan import GatherPlan
     from ciera_piper_core.exponents.backend import Backend
     from ciera_piper_core.exponents.payload import PayloadHeader
+    from ciera_piper_core.exponents.segments import Received
     from ciera_piper_core.exponents.workspace import Workspace
 
 
@@ -34,30 +29,37 @@ class EncodedShard:
     """What :meth:`ShardEncoder.encode` wrote.
 
     Attributes:
-        records: of the coded segments. variable_bytes: of the variable area that is in use.
+        found: of the coded segments, ``[segments, exponents.segments.FOUND]``.
+        variable_bytes: of the variable area that is in use.
     """
 
-    records: tuple[SegmentRecord, ...]
+    found: NDArray[np.int64]
     variable_bytes: int
 
 
 class ShardEncoder:
-    """This rank's coded segments, with what their receivers have."""
+    """This rank's coded segments, with what their receivers have.
+
+    Attributes:
+        segments: for the statistics.
+    """
 
     def __init__(
         self, plan: GatherPlan, shape: PayloadShape, backend: Backend, device: torch.device, workspace: Workspace
     ) -> None:
-        self._plan = plan
-        self._shape = shape
-        self._encoders = [
-            SegmentEncoder(one.segment.values, plan.layout, plan.settings, backend, device, workspace)
-            for one in shape.coded
-        ]
+        coded = shape.coded
+        self.segments = CodedSegments(
+            tuple(one.segment.name for one in coded),
+            np.array([one.area.blocks for one in coded], dtype=np.int64),
+            np.array([plan.segment_bytes(one.segment) for one in coded], dtype=np.int64),
+            np.array([RECORD_BYTES + one.area.size for one in coded], dtype=np.int64),
+        )
+        self._sender = sender(shape.places, plan.layout, plan.settings, backend, device, workspace)
 
     @property
     def state_bytes(self) -> int:
         """Memory that outlives a gather."""
-        return sum(encoder.state_bytes for encoder in self._encoders)
+        return self._sender.state_bytes
 
     def encode(self, shard: torch.Tensor, payload: torch.Tensor) -> EncodedShard:
         """Write records, fixed areas and variable area; the header comes later, when the room is known.
@@ -65,54 +67,23 @@ class ShardEncoder:
         Args:
             shard: bits of the values. payload: uint8, room for the largest payload of this shape.
         """
-        records: list[SegmentRecord] = []
-        end = self._shape.fixed_bytes
-        for one, encoder in zip(self._shape.coded, self._encoders, strict=True):
-            variable = payload[end : end + one.bound]
-            record = encoder.encode(_of(shard, one.segment), payload[one.fixed], variable)
-            records.append(record)
-            end += aligned(record.variable_bytes)
-        for segment, offset in self._shape.plain:
-            plain = _of(shard, segment).view(torch.uint8)
-            payload[offset : offset + plain.numel()].copy_(plain)
-        write_bytes(records_to_bytes(records), payload[HEADER_BYTES : self._shape.head_bytes])
-        return EncodedShard(tuple(records), end - self._shape.fixed_bytes)
+        return EncodedShard(*self._sender.encode(shard, payload))
 
     def commit(self) -> None:
         """What was encoded has arrived: the next payload builds on it."""
-        for encoder in self._encoders:
-            encoder.commit()
+        self._sender.commit()
 
     def abort(self) -> None:
         """What was encoded is void."""
-        for encoder in self._encoders:
-            encoder.abort()
+        self._sender.abort()
 
     def refresh(self, shard: torch.Tensor) -> None:
         """Receivers have exactly these values."""
-        for one, encoder in zip(self._shape.coded, self._encoders, strict=True):
-            encoder.refresh(_of(shard, one.segment))
+        self._sender.refresh(shard)
 
     def reset(self) -> None:
         """Receivers have nothing that is known."""
-        for encoder in self._encoders:
-            encoder.reset()
-
-    def samples(self, encoded: EncodedShard) -> tuple[SegmentSample, ...]:
-        """For the statistics."""
-        return tuple(
-            SegmentSample(
-                name=one.segment.name,
-                mode=record.mode,
-                blocks=one.area.blocks,
-                changed_blocks=record.changed_blocks,
-                symbols=record.symbols,
-                coded_bytes=record.variable_bytes,
-                sent_bytes=RECORD_BYTES + one.area.size + aligned(record.variable_bytes),
-                plain_bytes=self._plan.segment_bytes(one.segment),
-            )
-            for one, record in zip(self._shape.coded, encoded.records, strict=True)
-        )
+        self._sender.reset()
 
 
 class ShardDecoder:
@@ -129,15 +100,12 @@ class ShardDecoder:
     ) -> None:
         self._rank = rank
         self._shape = shape
-        self._decoders = [
-            SegmentDecoder(one.segment.values, plan.layout, plan.settings.block, backend, device, workspace)
-            for one in shape.coded
-        ]
+        self._receiver = receiver(shape.places, plan.layout, plan.settings.block, backend, device, workspace)
 
     @property
     def state_bytes(self) -> int:
         """Memory that outlives a gather: the ExpCache."""
-        return sum(decoder.state_bytes for decoder in self._decoders)
+        return self._receiver.state_bytes
 
     def decode(self, header: PayloadHeader, head: bytes, received: Received, out: torch.Tensor) -> None:
         """Rebuild the shard.
@@ -150,69 +118,19 @@ class ShardDecoder:
             CodedDataError: the payload is not what the sender wrote; names rank and segment. ``out`` and
                 the cached exponents are then undefined, until a refresh.
         """
+        records = head[HEADER_BYTES : self._shape.head_bytes]
         try:
-            records = records_from_bytes(
-                head[HEADER_BYTES : self._shape.head_bytes], header, [one.bound for one in self._shape.coded]
-            )
+            self._receiver.decode(header.variable_bytes, records, received, out)
+        except SegmentFaultError as error:
+            name = self._shape.coded[error.segment].segment.name
+            raise CodedDataError(f"segment {name!r} from rank {self._rank}: {error}") from error
         except CodedDataError as error:
             raise CodedDataError(f"from rank {self._rank}: {error}") from error
-        offsets, _ = variable_offsets(records)
-        for one, decoder, record, offset in zip(self._shape.coded, self._decoders, records, offsets, strict=True):
-            self._decode_segment(one, decoder, record, offset, received, out)
-        for segment, offset in self._shape.plain:
-            values = _of(out, segment).view(torch.uint8)
-            values.copy_(received.part(offset, values.numel()))
 
     def refresh(self, shard: torch.Tensor) -> None:
         """The sender has exactly these values (bits)."""
-        for one, decoder in zip(self._shape.coded, self._decoders, strict=True):
-            decoder.refresh(_of(shard, one.segment))
+        self._receiver.refresh(shard)
 
     def reset(self) -> None:
         """What the sender has is not known."""
-        for decoder in self._decoders:
-            decoder.reset()
-
-    def _decode_segment(
-        self,
-        one: CodedArea,
-        decoder: SegmentDecoder,
-        record: SegmentRecord,
-        offset: int,
-        received: Received,
-        out: torch.Tensor,
-    ) -> None:
-        fixed = received.part(one.fixed_offset, one.area.size)
-        variable = received.part(self._shape.fixed_bytes + offset, record.variable_bytes)
-        try:
-            decoder.decode(record, fixed, variable, _of(out, one.segment))
-        except CodedDataError as error:
-            raise CodedDataError(f"segment {one.segment.name!r} from rank {self._rank}: {error}") from error
-
-
-@dataclass(frozen=True)
-class Received:
-    """One rank's payload as it arrived: in one collective, or in two.
-
-    Attributes:
-        first: uint8, what the first collective brought. rest: what continues it.
-    """
-
-    first: torch.Tensor
-    rest: torch.Tensor | None = None
-
-    def part(self, offset: int, size: int) -> torch.Tensor:
-        """Bytes of the payload; a copy only where they came in two pieces."""
-        end = offset + size
-        border = self.first.numel()
-        if end <= border:
-            return self.first[offset:end]
-        if self.rest is None or end > border + self.rest.numel():
-            raise CodedDataError(f"bytes up to {end} of a payload of which {border} arrived")
-        if offset >= border:
-            return self.rest[offset - border : end - border]
-        return torch.cat((self.first[offset:], self.rest[: end - border]))
-
-
-def _of(values: torch.Tensor, segment: Segment) -> torch.Tensor:
-    return values[segment.offset : segment.offset + segment.values]
+        self._receiver.reset()

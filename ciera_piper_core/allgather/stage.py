@@ -10,11 +10,13 @@ from ciera_piper_core.allgather.shard_coding import ShardDecoder, ShardEncoder
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from ciera_piper_core.allgather.agreement import Agreement
     from ciera_piper_core.allgather.lane import GatherLane
-    from ciera_piper_core.allgather.statistics import SegmentSample
+    from ciera_piper_core.allgather.statistics import CodedSegments
     from ciera_piper_core.exponents.backend import Backend
 
 
@@ -96,11 +98,11 @@ class Stage:
                 self._sequence = (self._sequence + 1) % 2**32
         transfer.decode_ns = time.perf_counter_ns() - began
 
-    def samples(self, transfer: Transfer) -> tuple[SegmentSample, ...]:
-        """What each segment did, for the statistics; nothing after a refresh."""
+    def found(self, transfer: Transfer) -> tuple[CodedSegments, NDArray[np.int64]] | None:
+        """What was found of each segment, for the statistics; nothing after a refresh."""
         if transfer.encoded is None or transfer.verdict is None or transfer.verdict.refresh:
-            return ()
-        return self.encoder.samples(transfer.encoded)
+            return None
+        return self.encoder.segments, transfer.encoded.found
 
     def void(self) -> None:
         """What other ranks hold is not known any more: this rank asks for a refresh."""

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ciera_piper_core.exponents.payload import ALIGNMENT, CODINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
     from ciera_piper_core.allgather.plan import GatherPlan
 
@@ -37,6 +44,43 @@ class SegmentSample:
     plain_bytes: int
 
 
+@dataclass(frozen=True, eq=False)
+class CodedSegments:
+    """The coded segments of a stage, in their order; what does not change from gather to gather.
+
+    Attributes:
+        names: of the segments. blocks: of each. plain_bytes: of each, without coding.
+        fixed_bytes: of record and fixed area, aligned.
+    """
+
+    names: tuple[str, ...]
+    blocks: NDArray[np.int64]
+    plain_bytes: NDArray[np.int64]
+    fixed_bytes: NDArray[np.int64]
+
+    def sent_bytes(self, found: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of each segment in the payload, all told.
+
+        Args:
+            found: ``[segments, exponents.segments.FOUND]``.
+        """
+        return self.fixed_bytes + (found[:, 3] + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+
+    def samples(self, found: NDArray[np.int64]) -> list[SegmentSample]:
+        """Of one gather."""
+        return [
+            SegmentSample(name, CODINGS[coding], blocks, changed, symbols, coded, sent, plain)
+            for name, blocks, (coding, changed, symbols, coded), sent, plain in zip(
+                self.names,
+                self.blocks.tolist(),
+                found.tolist(),
+                self.sent_bytes(found).tolist(),
+                self.plain_bytes.tolist(),
+                strict=True,
+            )
+        ]
+
+
 def merged(samples: Iterable[SegmentSample]) -> tuple[SegmentSample, ...]:
     """One sample a segment, of its pieces in several stages; ``mode`` is that of the piece with most symbols."""
     whole: dict[str, SegmentSample] = {}
@@ -57,7 +101,7 @@ def merged(samples: Iterable[SegmentSample]) -> tuple[SegmentSample, ...]:
     return tuple(whole.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GatherSample:
     """One gather, as this rank saw it.
 
@@ -68,7 +112,7 @@ class GatherSample:
         sent_bytes: that this rank put into collectives. plain_bytes: of its shard.
         encode_ns, collective_ns, decode_ns: the host's time in each phase; each phase on one thread.
             A ``refresh`` counts filling the caches as decoding.
-        segments: of the coded ones; empty unless ``kind`` is ``coded``.
+        parts: of each stage, its coded segments and what was found of them; empty unless ``kind`` is ``coded``.
     """
 
     attempt: int
@@ -79,7 +123,12 @@ class GatherSample:
     encode_ns: int
     collective_ns: int
     decode_ns: int
-    segments: tuple[SegmentSample, ...] = ()
+    parts: tuple[tuple[CodedSegments, NDArray[np.int64]], ...] = ()
+
+    @cached_property
+    def segments(self) -> tuple[SegmentSample, ...]:
+        """Of the coded segments, in their order."""
+        return merged(one for part, found in self.parts for one in part.samples(found))
 
 
 @dataclass
@@ -123,11 +172,20 @@ _COUNTS = ("gathers", "blocks", "changed_blocks", "symbols", "coded_bytes", "sen
 
 
 @dataclass
+class _Sums:
+    """Over the coded gathers of a stage: what was found, and bytes that were sent."""
+
+    found: NDArray[np.int64]
+    sent: NDArray[np.int64]
+    gathers: int = 0
+
+
+@dataclass
 class GatherStatistics:
     """Sums over gathers that completed on this rank.
 
     Attributes:
-        name: of the plan. segments: by name, in the plan's order.
+        plan: of the gathers.
         gathers: by kind. overflows: coded gathers with a second collective.
         failed: gathers that raised on this rank.
         failed_encodes: gathers for which this rank could not code its shard, so that all refreshed.
@@ -136,8 +194,7 @@ class GatherStatistics:
             that nobody observes are not measured, since that alone would slow small ones.
     """
 
-    name: str
-    segments: dict[str, SegmentTotals]
+    plan: GatherPlan
     gathers: dict[Kind, int] = field(default_factory=lambda: {"coded": 0, "refresh": 0, "plain": 0})
     overflows: int = 0
     failed: int = 0
@@ -148,12 +205,36 @@ class GatherStatistics:
     collective_ns: int = 0
     decode_ns: int = 0
     last: GatherSample | None = None
+    _sums: dict[CodedSegments, _Sums] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of_plan(cls, plan: GatherPlan) -> GatherStatistics:
-        """Nothing gathered yet."""
-        totals = {one.name: SegmentTotals(one.name, one.category, one.compressed) for one in plan.segments}
-        return cls(plan.name, totals)
+    @property
+    def name(self) -> str:
+        """Of the plan."""
+        return self.plan.name
+
+    @property
+    def segments(self) -> dict[str, SegmentTotals]:
+        """Sums by name, in the plan's order."""
+        totals = {one.name: SegmentTotals(one.name, one.category, one.compressed) for one in self.plan.segments}
+        for part, sums in self._sums.items():
+            rows = zip(
+                part.names,
+                part.blocks.tolist(),
+                sums.found.tolist(),
+                sums.sent.tolist(),
+                part.plain_bytes.tolist(),
+                strict=True,
+            )
+            for name, blocks, (_, changed, symbols, coded), sent, plain in rows:
+                one = totals[name]
+                one.gathers = max(one.gathers, sums.gathers)
+                one.blocks += blocks * sums.gathers
+                one.changed_blocks += changed
+                one.symbols += symbols
+                one.coded_bytes += coded
+                one.sent_bytes += sent
+                one.plain_bytes += plain * sums.gathers
+        return totals
 
     @property
     def byte_ratio(self) -> float:
@@ -170,15 +251,14 @@ class GatherStatistics:
         self.encode_ns += sample.encode_ns
         self.collective_ns += sample.collective_ns
         self.decode_ns += sample.decode_ns
-        for one in sample.segments:
-            totals = self.segments[one.name]
-            totals.gathers += 1
-            totals.blocks += one.blocks
-            totals.changed_blocks += one.changed_blocks
-            totals.symbols += one.symbols
-            totals.coded_bytes += one.coded_bytes
-            totals.sent_bytes += one.sent_bytes
-            totals.plain_bytes += one.plain_bytes
+        for part, found in sample.parts:
+            sums = self._sums.get(part)
+            if sums is None:
+                sums = self._sums[part] = _Sums(np.zeros_like(found), np.zeros(len(found), dtype=np.int64))
+            # Whole columns: in a model of many small segments a sum for each would cost as much as coding it.
+            sums.gathers += 1
+            sums.found += found
+            sums.sent += part.sent_bytes(found)
 
     def add_plain(self, size: int, collective_ns: int = 0, gathers: int = 1) -> None:
         """Count plain gathers of so many bytes a rank each; 0 for a time that was not measured."""

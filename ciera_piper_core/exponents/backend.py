@@ -32,6 +32,7 @@ class Backend:
         name: see ``BACKENDS``.
         isa: instruction level of native kernels; "" elsewhere.
         threads: that kernels and coder use for large inputs.
+        whole_shards: all segments of a shard are done in one call, which is for one thread (``segments.py``).
     """
 
     name: str
@@ -39,6 +40,7 @@ class Backend:
     coder: Coder
     isa: str = ""
     threads: int = 1
+    whole_shards: bool = False
 
 
 def backend(name: str, isa: str | None = None, threads: int = 1) -> Backend:
@@ -106,11 +108,14 @@ def _built(name: str, isa: str | None, threads: int) -> Backend:
     if name == "reference":
         return Backend(name, ReferenceKernels(), HostCoder(_reference_coder()), threads=threads)
     if name == "native":
+        from ciera_piper_core.exponents.native.functions import segments_functions
         from ciera_piper_core.exponents.native.library import chosen_isa
         from ciera_piper_core.exponents.native.planes import NativeKernels
 
         level = chosen_isa(isa)
-        return Backend(name, NativeKernels(level, threads), _native_coder(level, threads), level, threads)
+        segments_functions()
+        kernels, coder = NativeKernels(level, threads), _native_coder(level, threads)
+        return Backend(name, kernels, coder, level, threads, whole_shards=threads == 1)
     from ciera_piper_core.exponents.triton import TritonKernels
 
     if name == "nvcomp":

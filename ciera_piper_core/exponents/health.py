@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ciera_piper_core.exponents.native.functions import planes_functions, rans_functions
+from ciera_piper_core.exponents.native.functions import planes_functions, rans_functions, segments_functions
 from ciera_piper_core.exponents.native.library import (
     ISA_VARIABLE,
     NativeUnavailableError,
@@ -23,6 +23,7 @@ def checks() -> list[dict[str, str]]:
     try:
         planes_functions()
         rans_functions()
+        segments_functions()
         best_isa()
     except NativeUnavailableError as error:
         reason = str(error).partition(";")[0]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ciera_piper_core.exponents.rans.tables import log2_fixed
+
 if TYPE_CHECKING:
     from ciera_piper_core.exponents.kernels import Kernels
     from ciera_piper_core.exponents.layout import FloatLayout
@@ -47,9 +49,9 @@ class Sampled:
         sampled = changed if stride == 1 else _every(changed, stride)
         with self.workspace.borrow(sampled_blocks * self.block) as symbols:
             count = self.kernels.collect(values, self.layout, self.block, sampled, previous, symbols)
-            delta_bits = entropy_bits(symbols[:count])
+            of_differences = regularity(symbols[:count])
             self.kernels.collect(values, self.layout, self.block, sampled, None, symbols)
-            return "block" if entropy_bits(symbols[:count]) < delta_bits else "delta"
+            return "block" if regularity(symbols[:count]) > of_differences else "delta"
 
 
 def _every(flags: torch.Tensor, stride: int) -> torch.Tensor:
@@ -63,8 +65,10 @@ def _every(flags: torch.Tensor, stride: int) -> torch.Tensor:
     return left
 
 
-def entropy_bits(symbols: torch.Tensor) -> float:
-    """Order-0 entropy of uint8 symbols, bits a symbol; 0 of none."""
+def regularity(symbols: torch.Tensor) -> int:
+    """Sum of c log2 c over how often each uint8 symbol occurs, in 2**-16: the larger, the smaller their entropy.
+
+    In integers only, so that all backends choose alike.
+    """
     counts = np.bincount(symbols.numpy()) if symbols.device.type == "cpu" else torch.bincount(symbols).cpu().numpy()
-    shares = counts[counts > 0] / max(symbols.numel(), 1)
-    return float(-(shares * np.log2(shares)).sum())
+    return sum(count * log2_fixed(count) for count in counts.tolist() if count)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -51,6 +52,8 @@ CODINGS: tuple[Coding, ...] = ("block", "delta")
 _HEADER = struct.Struct("<4sBBBBIIQQQQQQ")
 _RECORD = struct.Struct("<QIB3sQQ")
 _U64 = 2**64 - 1
+_SHARED_BYTES = 40
+"""Of a header, up to the capacity: the same on all ranks of one gather, if their shards are of one size."""
 
 
 def aligned(size: int) -> int:
@@ -248,10 +251,11 @@ def records_to_bytes(records: Sequence[SegmentRecord]) -> bytes:
     return b"".join(record.to_bytes() for record in records)
 
 
-def records_from_bytes(data: bytes, header: PayloadHeader, bounds: Sequence[int]) -> list[SegmentRecord]:
+def records_from_bytes(data: bytes, variable_bytes: int, bounds: Sequence[int]) -> list[SegmentRecord]:
     """Parse the records that follow a header.
 
     Args:
+        variable_bytes: of all segments, as the header says.
         bounds: the most bytes that each segment's coded exponents can take (``SegmentEncoder.variable_bound``).
 
     Raises:
@@ -267,14 +271,15 @@ def records_from_bytes(data: bytes, header: PayloadHeader, bounds: Sequence[int]
             raise CodedDataError(f"segment {index} claims {record.variable_bytes} coded bytes; {bound} are possible")
         records.append(record)
     total = variable_offsets(records)[1]
-    if total != header.variable_bytes:
-        raise CodedDataError(f"the segments' coded bytes make {total}, the header says {header.variable_bytes}")
+    if total != variable_bytes:
+        raise CodedDataError(f"the segments' coded bytes make {total}, the header says {variable_bytes}")
     return records
 
 
 def write_bytes(data: bytes, out: torch.Tensor) -> None:
     """Copy bytes to a uint8 tensor of as many elements, on any device."""
-    out.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    if data:
+        out.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
 
 def read_bytes(data: torch.Tensor) -> bytes:
@@ -284,7 +289,16 @@ def read_bytes(data: torch.Tensor) -> bytes:
 
 def chained(words: bytes) -> int:
     """A check of whole 8-byte words: ``c = mix((c ^ word) + GAMMA)`` over them, from 0."""
-    check = 0
+    # Headers of one gather begin alike, and Python is slow at this.
+    return _chained(_begun(words[:_SHARED_BYTES]), words[_SHARED_BYTES:])
+
+
+@lru_cache(maxsize=64)
+def _begun(words: bytes) -> int:
+    return _chained(0, words)
+
+
+def _chained(check: int, words: bytes) -> int:
     for (word,) in struct.iter_unpack("<Q", words):
         z = ((check ^ word) + GAMMA) & _U64
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _U64

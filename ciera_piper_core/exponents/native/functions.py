@@ -1,4 +1,4 @@
-"""What the C libraries export: results and arguments of each function. Imports no torch, so the doctor may look."""
+"""What the C library exports: results and arguments of each function. Imports no torch, so the doctor may look."""
 
 from __future__ import annotations
 
@@ -47,6 +47,20 @@ _RANS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 """Results and arguments of the functions in rans.h; the C sources say what they read and write."""
 
+_SEGMENTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "struct_bytes": (_SIZE, ()),
+    "scratch_bytes": (_NUMBER, (_POINTER, _SIZE, _SIZE)),
+    "refresh_bytes": (_NUMBER, (_FLAG, _POINTER, _SIZE)),
+    "encode": (ctypes.c_int64, (*_ISA_AND_TYPE, _SIZE, _FLAG, _POINTER, _SIZE, *[_POINTER] * 5)),
+    "commit": (None, (*_ISA_AND_TYPE, _SIZE, _FLAG, _POINTER, _SIZE)),
+    "refresh": (None, (*_ISA_AND_TYPE, _SIZE, _FLAG, _POINTER, _SIZE, _POINTER, _POINTER)),
+    "decode": (
+        _FLAG,
+        (*_ISA_AND_TYPE, _SIZE, _POINTER, _SIZE, _POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _POINTER),
+    ),
+}
+"""Results and arguments of the functions in segments.h; the C sources say what they read and write."""
+
 
 @cache
 def planes_functions() -> Mapping[str, Callable[..., Any]]:
@@ -55,7 +69,7 @@ def planes_functions() -> Mapping[str, Callable[..., Any]]:
     Raises:
         NativeUnavailableError: not built, or built from other sources.
     """
-    return _bound("_planes", {name: (result, (*_ISA_AND_TYPE, *rest)) for name, (result, rest) in _PLANES.items()})
+    return _bound("planes", {name: (result, (*_ISA_AND_TYPE, *rest)) for name, (result, rest) in _PLANES.items()})
 
 
 @cache
@@ -65,12 +79,22 @@ def rans_functions() -> Mapping[str, Callable[..., Any]]:
     Raises:
         NativeUnavailableError: not built, or built from other sources.
     """
-    return _bound("_rans", _RANS)
+    return _bound("rans", _RANS)
 
 
-def _bound(library: str, signatures: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> dict[str, Callable[..., Any]]:
+@cache
+def segments_functions() -> Mapping[str, Callable[..., Any]]:
+    """The functions of segments.h by name, without their prefix.
+
+    Raises:
+        NativeUnavailableError: not built, or built from other sources.
+    """
+    return _bound("segments", _SEGMENTS)
+
+
+def _bound(part: str, signatures: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> dict[str, Callable[..., Any]]:
     bound = {}
     for name, (result, arguments) in signatures.items():
-        bound[name] = found = function(library, f"ciera{library}_{name}")
+        bound[name] = found = function(f"ciera_{part}_{name}")
         found.restype, found.argtypes = result, arguments
     return bound

@@ -35,4 +35,7 @@ extern const kernel_table planes_scalar[4];
 extern const kernel_table planes_avx2[4];
 extern const kernel_table planes_avx512[4];
 
+/* Those of a level and type that this processor supports. */
+const kernel_table *planes_kernels(int isa, int type);
+
 #endif

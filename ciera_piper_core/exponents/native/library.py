@@ -1,4 +1,4 @@
-"""Loads the compiled C libraries, and says which instruction levels run here."""
+"""Loads the compiled C library, and says which instruction levels run here."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from typing import Any
 ISA_LEVELS = ("scalar", "avx2", "avx512")
 """By rank; an index is the level's number in the C sources (``isa.h``)."""
 
+NAME = "_kernels"
+"""Of the library's file, without its suffix."""
+
 ISA_VARIABLE = "CIERA_ISA"
 """Environment variable that holds the native kernels to a lower level, for tests and for comparisons."""
 
 
 class NativeUnavailableError(RuntimeError):
-    """The C libraries were not built, or not for this machine; the message says what to do."""
+    """The C library was not built, or not for this machine; the message says what to do."""
 
 
 @cache
-def load(name: str) -> ctypes.CDLL:
-    """The library of that name (``_planes``, ``_rans``), which the package's build compiled.
+def load() -> ctypes.CDLL:
+    """The library, which the package's build compiled.
 
     Calls through it release the GIL.
 
@@ -30,7 +33,7 @@ def load(name: str) -> ctypes.CDLL:
         NativeUnavailableError: it is not there, or cannot be loaded.
     """
     folder = Path(__file__).parent
-    candidates = [folder / f"{name}{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    candidates = [folder / f"{NAME}{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
     found = next((path for path in candidates if path.exists()), None)
     if found is None:
         raise NativeUnavailableError(
@@ -43,18 +46,18 @@ def load(name: str) -> ctypes.CDLL:
         raise NativeUnavailableError(f"{found} cannot be loaded: {error}; install this package again") from None
 
 
-def function(name: str, symbol: str) -> Any:
-    """A function of the library ``name``; its argument types are for the caller to set.
+def function(symbol: str) -> Any:
+    """A function of the library; its argument types are for the caller to set.
 
     Raises:
         NativeUnavailableError: see :func:`load`; or the library was built from other sources, and has none such.
     """
-    library = load(name)
+    library = load()
     try:
         return getattr(library, symbol)
     except AttributeError:
         raise NativeUnavailableError(
-            f"the native kernels were built from other sources ({name} has no {symbol}); install this package again "
+            f"the native kernels were built from other sources ({NAME} has no {symbol}); install this package again "
             "(pip install .), or build a source tree in place again: "
             "python -c 'from setuptools import setup; setup()' build_ext --inplace"
         ) from None
@@ -67,12 +70,12 @@ def best_isa() -> str:
     Raises:
         NativeUnavailableError: see :func:`load`.
     """
-    level: int = function("_planes", "ciera_planes_best_isa")()
+    level: int = function("ciera_planes_best_isa")()
     return ISA_LEVELS[level]
 
 
 def available_isas() -> tuple[str, ...]:
-    """Every instruction level that runs here, lowest first; empty if the libraries were not built."""
+    """Every instruction level that runs here, lowest first; empty if the library was not built."""
     try:
         return ISA_LEVELS[: ISA_LEVELS.index(best_isa()) + 1]
     except NativeUnavailableError:

@@ -6,7 +6,7 @@
 #include "mix.h"
 #include "word.h"
 
-static const kernel_table *kernels(int isa, int type)
+const kernel_table *planes_kernels(int isa, int type)
 {
 #ifdef CIERA_X86
     if (isa == ISA_AVX512)
@@ -32,13 +32,13 @@ int ciera_planes_best_isa(void)
 void ciera_planes_split(int isa, int type, const uint8_t *values, size_t n, uint8_t *exponents, uint8_t *first,
                         uint8_t *second, int stream)
 {
-    kernels(isa, type)->split(values, n, exponents, first, second, stream);
+    planes_kernels(isa, type)->split(values, n, exponents, first, second, stream);
 }
 
 void ciera_planes_merge(int isa, int type, const uint8_t *exponents, const uint8_t *first, const uint8_t *second,
                         size_t n, uint8_t *values, int stream)
 {
-    kernels(isa, type)->merge(exponents, first, second, n, values, stream);
+    planes_kernels(isa, type)->merge(exponents, first, second, n, values, stream);
 }
 
 uint64_t ciera_planes_merge_checked(int isa, int type, const uint8_t *exponents, const uint8_t *first,
@@ -47,14 +47,14 @@ uint64_t ciera_planes_merge_checked(int isa, int type, const uint8_t *exponents,
 {
     block_tables tables;
     tables_for(&tables, type, n, block);
-    return kernels(isa, type)->merge_checked(exponents, first, second, n, block, first_block, &tables, values, stream);
+    return planes_kernels(isa, type)->merge_checked(exponents, first, second, n, block, first_block, &tables, values, stream);
 }
 
 void ciera_planes_hash(int isa, int type, const uint8_t *values, size_t n, size_t block, uint8_t *hashes)
 {
     block_tables tables;
     tables_for(&tables, type, n, block);
-    kernels(isa, type)->hash(values, n, block, &tables, hashes);
+    planes_kernels(isa, type)->hash(values, n, block, &tables, hashes);
 }
 
 uint64_t ciera_planes_scan_hashed(int isa, int type, const uint8_t *values, size_t n, size_t block,
@@ -63,7 +63,7 @@ uint64_t ciera_planes_scan_hashed(int isa, int type, const uint8_t *values, size
 {
     block_tables tables;
     tables_for(&tables, type, n, block);
-    return kernels(isa, type)->scan_hashed(values, n, block, first_block, &tables, old, new, first, second, changed,
+    return planes_kernels(isa, type)->scan_hashed(values, n, block, first_block, &tables, old, new, first, second, changed,
                                            stream);
 }
 
@@ -73,7 +73,7 @@ uint64_t ciera_planes_scan_exact(int isa, int type, const uint8_t *values, size_
 {
     block_tables tables;
     tables_for(&tables, type, n, block);
-    return kernels(isa, type)->scan_exact(values, n, block, first_block, &tables, previous, first, second, changed,
+    return planes_kernels(isa, type)->scan_exact(values, n, block, first_block, &tables, previous, first, second, changed,
                                           stream);
 }
 
@@ -92,7 +92,7 @@ static size_t next_run(const uint8_t *changed, size_t n, size_t block, size_t *s
 size_t ciera_planes_collect(int isa, int type, const uint8_t *values, size_t n, size_t block, const uint8_t *changed,
                             const uint8_t *previous, uint8_t *symbols)
 {
-    const kernel_table *table = kernels(isa, type);
+    const kernel_table *table = planes_kernels(isa, type);
     size_t written = 0, start = 0, count;
     for (; (count = next_run(changed, n, block, &start)); start += count, written += count)
         table->collect(values + start * value_bytes(type), count,
@@ -103,7 +103,7 @@ size_t ciera_planes_collect(int isa, int type, const uint8_t *values, size_t n, 
 size_t ciera_planes_apply(int isa, int type, const uint8_t *symbols, size_t n, size_t block, const uint8_t *changed,
                           int delta, uint8_t *exponents)
 {
-    const kernel_table *table = kernels(isa, type);
+    const kernel_table *table = planes_kernels(isa, type);
     size_t read = 0, start = 0, count;
     for (; (count = next_run(changed, n, block, &start)); start += count, read += count)
         table->apply(symbols + read, count, delta, exponents + exponent_bytes(type, start));

@@ -40,6 +40,9 @@ struct rans_model {
 /* Reads a table from the wire: its bytes, at most `room`. 0: there is no table for such symbols; model is undefined. */
 size_t rans_read_table(const uint8_t *wire, size_t room, unsigned symbol_bits, struct rans_model *model);
 
+/* log2(value) in 2^-16 bits, rounded down; only integers, so that every machine makes the same tables and choices. */
+uint32_t rans_log2(uint64_t value);
+
 /* Kinds of streams, their first bytes; and that of a plan that is not made yet. */
 enum { RANS_KIND_RAW = 0, RANS_KIND_CONSTANT = 1, RANS_KIND_RANS = 2, RANS_KIND_SPARSE = 3, RANS_KIND_NONE = 255 };
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 TABLE_BYTES = 31
 """Most bytes of a table."""
 
+PLAN_BYTES = 3 + TABLE_BYTES
+"""``struct rans_plan``: kind, usual symbol, bytes of the table, table."""
+
 ROOM_BYTES = 4 * PAD
 """Beside a chunk's symbols, so much surely holds its states, and what may be written behind them."""
 
@@ -92,8 +95,8 @@ class NativeCoder(StreamCoder):
 def _plan_bytes(plan: Plan | None) -> bytes:
     """A plan as C has it (rans_plan)."""
     if plan is None:
-        return bytes([NO_PLAN]).ljust(3 + TABLE_BYTES, b"\0")
-    return (bytes([plan.kind, plan.usual, len(plan.table)]) + plan.table).ljust(3 + TABLE_BYTES, b"\0")
+        return bytes([NO_PLAN]).ljust(PLAN_BYTES, b"\0")
+    return (bytes([plan.kind, plan.usual, len(plan.table)]) + plan.table).ljust(PLAN_BYTES, b"\0")
 
 
 def _plan_of(raw: bytes) -> Plan:

@@ -8,8 +8,7 @@ enum {
     LEAST_SHARE = 128 /* a symbol has an entry if at least one in 128 symbols is it */
 };
 
-/* log2(value) in 2^-16 bits, rounded down; only integers, so that every machine makes the same table. */
-static uint32_t log2_fixed(uint64_t value)
+uint32_t rans_log2(uint64_t value)
 {
     unsigned whole = 63 - (unsigned)__builtin_clzll(value);
     uint64_t mantissa = whole > 31 ? value >> (whole - 31) : value << (31 - whole); /* in [2^31, 2^32) */
@@ -59,7 +58,7 @@ size_t ciera_rans_build_table(const uint64_t counts[256], int any, uint8_t *wire
     uint64_t weight[RANS_ENTRIES];
     uint32_t share[RANS_ENTRIES], logs[RANS_SLOTS + 1];
     for (uint32_t count = 1; count <= RANS_SLOTS; ++count)
-        logs[count] = log2_fixed(count);
+        logs[count] = rans_log2(count);
     for (unsigned entry = 0; entry < shared; ++entry) {
         weight[entry] = entry < entries ? counts[order[entry]] : left;
         share[entry] = 1;
@@ -137,11 +136,11 @@ uint64_t ciera_rans_cost(const uint64_t counts[256], const uint8_t *wire, size_t
         unsigned entry = model.index[symbol];
         if (entry == RANS_ESCAPE && model.escape_slot == RANS_SLOTS)
             return UINT64_MAX;
-        bits += counts[symbol] * ((RANS_SLOT_BITS << LOG_BITS) - log2_fixed(model.share[entry]));
+        bits += counts[symbol] * ((RANS_SLOT_BITS << LOG_BITS) - rans_log2(model.share[entry]));
         if (entry == RANS_ESCAPE) {
             escapes += counts[symbol];
-            bits -= counts[symbol] * log2_fixed(counts[symbol]); /* wraps, and back below */
+            bits -= counts[symbol] * rans_log2(counts[symbol]); /* wraps, and back below */
         }
     }
-    return escapes ? bits + escapes * log2_fixed(escapes) : bits;
+    return escapes ? bits + escapes * rans_log2(escapes) : bits;
 }

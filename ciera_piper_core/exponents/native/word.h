@@ -39,6 +39,12 @@ INLINE size_t second_bytes(int type, size_t values)
     return type == TYPE_FP16 ? values / 8 * 3 + (values % 8 * 3 + 7) / 8 : values * 2;
 }
 
+/* Bits of a symbol. */
+INLINE unsigned exponent_bits(int type)
+{
+    return type == TYPE_FP16 ? 5 : 8;
+}
+
 /* Eight values apart. symbols, first: a byte a value. second: fp16: three bits a value, one in each byte of
  * second[0]; fp32: two bytes a value. raw: the values themselves. */
 typedef struct {

@@ -34,7 +34,7 @@ def test_parts_are_aligned_and_follow_one_another(segments: list[tuple[int, bool
     spans = [(0, HEADER_BYTES + RECORD_BYTES * len(plan.selected))]
     for one in shape.coded:
         assert one.area.rest_bytes == one.segment.values
-        spans.append((one.fixed.start, one.fixed.stop))
+        spans.append((one.fixed_offset, one.fixed_offset + one.area.size))
     for segment, offset in shape.plain:
         spans.append((offset, offset + 2 * segment.values))
     spans.sort()
@@ -44,6 +44,13 @@ def test_parts_are_aligned_and_follow_one_another(segments: list[tuple[int, bool
     assert shape.head_bytes == spans[0][1]
     assert spans[-1][1] <= shape.fixed_bytes < spans[-1][1] + 16
     assert shape.variable_bound % 16 == 0
+    assert shape.places.payload_bytes == shape.fixed_bytes + shape.variable_bound
+    assert [(one.first, one.offset) for one, _ in shape.places.coded] == [
+        (one.segment.offset, one.fixed_offset) for one in shape.coded
+    ]
+    assert [(one.first, one.values) for one in shape.places.segments if one.values] == [
+        (segment.offset, segment.values) for segment in plan.segments if segment.values
+    ]
     assert shape.variable_bound >= sum(bound(segment.values) for segment in plan.selected)
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from bench.suite import Context
     from ciera_piper_core.allgather.exchange import Transfer
-    from ciera_piper_core.allgather.shard_coding import Received
     from ciera_piper_core.allgather.stage import Stage
+    from ciera_piper_core.exponents.segments import Received
 
 WORLD = 3
 SIZES = [("a", 3000), ("b", 900)]

@@ -19,8 +19,9 @@ from bench.suite import Context, Site
 from ciera_piper_core.allgather.errors import GatherError
 from ciera_piper_core.allgather.exchange import Exchange
 from ciera_piper_core.allgather.fsdp import compress_all_gathers
+from ciera_piper_core.allgather.shard_coding import ShardDecoder, ShardEncoder
 from ciera_piper_core.exponents.coding import CodedDataError
-from ciera_piper_core.exponents.segment import CodingSettings, SegmentDecoder, SegmentEncoder
+from ciera_piper_core.exponents.segment import CodingSettings
 from tests.ciera_piper_core.allgather.fsdp_training import (
     Compressed,
     Recipe,
@@ -58,13 +59,13 @@ def test_decoding_that_fails_on_all_ranks_is_tried_again(reshard: bool, tmp_path
         plain, compressed = Training(recipe, cpu_mesh(2)), Compressed(recipe, cpu_mesh(2))
         rank = context.group.rank
         train_alike(plain, compressed, rank, first=0, steps=2)
-        with failing(SegmentDecoder, "decode", at=0) as calls:
+        with failing(ShardDecoder, "decode", at=0) as calls:
             train_alike(plain, compressed, rank, first=2, steps=1)
         gathers = 6 if reshard else 3
         for number in range(gathers):
             step = 3 + 2 * number
             at = 1 + number * (calls[0] - 1) // (gathers - 1)
-            with failing(SegmentDecoder, "decode", at), pytest.raises(CodedDataError, match="on purpose"):
+            with failing(ShardDecoder, "decode", at), pytest.raises(CodedDataError, match="on purpose"):
                 compressed.step([batch(step, rank)])
             compressed.abandon()
             assert differing(plain, compressed) == [], "a step that fails changes nothing"
@@ -85,13 +86,13 @@ def test_a_gather_that_fails_on_one_rank_is_tried_again_with_the_others(tmp_path
         tokens = batch(2, rank)[0]
         with torch.no_grad():
             expected = plain.model(tokens)
-            with failing(SegmentDecoder, "decode", at=0) as calls:
+            with failing(ShardDecoder, "decode", at=0) as calls:
                 assert same_bits(compressed.model(tokens).float(), expected.float())
             for training in (plain, compressed):
                 training.root.reset_iter_state()
             refreshed = compressed.gathers("refresh")
             if rank == 1:
-                with failing(SegmentDecoder, "decode", calls[0]), pytest.raises(CodedDataError, match="on purpose"):
+                with failing(ShardDecoder, "decode", calls[0]), pytest.raises(CodedDataError, match="on purpose"):
                     compressed.model(tokens)
             else:
                 assert same_bits(compressed.model(tokens).float(), expected.float())
@@ -109,7 +110,7 @@ def test_coding_that_fails_on_one_rank_makes_the_gather_a_plain_one(tmp_path: Pa
         rank = context.group.rank
         train_alike(plain, compressed, rank, first=0)
         refreshed = compressed.gathers("refresh")
-        with failing(SegmentEncoder, "encode", at=int(rank == 1)):
+        with failing(ShardEncoder, "encode", at=int(rank == 1)):
             train_alike(plain, compressed, rank, first=2)
         assert compressed.gathers("refresh") == refreshed + 1
         compressed.remove()
@@ -127,7 +128,7 @@ def test_a_failed_gather_is_not_taken_for_a_pending_one(tmp_path: Path) -> None:
         fully_shard(model, mesh=cpu_mesh(2))
         handle = compress_all_gathers(model, CodingSettings("delta", 64))
         for at in (0, 0, 1, 0, 1):
-            with failing(SegmentDecoder, "decode", at):
+            with failing(ShardDecoder, "decode", at):
                 if at:
                     with pytest.raises(CodedDataError, match="on purpose"):
                         model.unshard()

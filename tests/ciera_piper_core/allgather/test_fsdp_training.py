@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from ciera_piper_core.allgather.shard_coding import ShardDecoder, ShardEncoder
 from ciera_piper_core.exponents.coding import CodedDataError
-from ciera_piper_core.exponents.segment import SegmentDecoder, SegmentEncoder
 from tests.ciera_piper_core.allgather.fsdp_training import (
     FROZEN,
     Compressed,
@@ -65,10 +65,10 @@ if os.environ.get("FULL_TRAINING"):
 
 def fail_everywhere(training: Compressed, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
     """A step in which every rank's decoding fails in the same gather, in the middle of the backward pass."""
-    with failing(SegmentDecoder, "decode", at=0) as calls:
+    with failing(ShardDecoder, "decode", at=0) as calls:
         training.forward_and_backward(batches)
         training.abandon()
-    with failing(SegmentDecoder, "decode", at=calls[0] - 1), pytest.raises(CodedDataError, match="on purpose"):
+    with failing(ShardDecoder, "decode", at=calls[0] - 1), pytest.raises(CodedDataError, match="on purpose"):
         training.forward_and_backward(batches)
     training.abandon()
 
@@ -84,10 +84,10 @@ def evaluate(training: Training, tokens: Tensor) -> Tensor:
 
 def fail_on_one_rank(training: Compressed, tokens: Tensor, rank: int) -> None:
     """An evaluation whose last gather fails on rank 0 alone; the others get through."""
-    with failing(SegmentDecoder, "decode", at=0) as calls:
+    with failing(ShardDecoder, "decode", at=0) as calls:
         evaluate(training, tokens)
     if rank == 0:
-        with failing(SegmentDecoder, "decode", at=calls[0]), pytest.raises(CodedDataError, match="on purpose"):
+        with failing(ShardDecoder, "decode", at=calls[0]), pytest.raises(CodedDataError, match="on purpose"):
             evaluate(training, tokens)
         training.root.reset_iter_state()
     else:
@@ -130,7 +130,7 @@ def train(context: Context, dtype: torch.dtype, ways: Sequence[str], folder: Pat
             refreshes = other.gathers("refresh")
             if step == FAILED_DECODE:
                 fail_everywhere(other, batches)
-            with failing(SegmentEncoder, "encode", at=int(step == FAILED_ENCODE and rank == 1)):
+            with failing(ShardEncoder, "encode", at=int(step == FAILED_ENCODE and rank == 1)):
                 got = other.step(batches)
             where = f"{other.name}, step {step}"
             assert all(map(same_bits, got, expected)), f"{where}: losses {got}, not {expected}"

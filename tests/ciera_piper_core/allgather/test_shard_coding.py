@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ciera_piper_core.allgather.shard_coding import Received
 from ciera_piper_core.exponents.coding import CodedDataError
+from ciera_piper_core.exponents.segments import Received
 
 DATA = torch.arange(200, dtype=torch.uint8)
 

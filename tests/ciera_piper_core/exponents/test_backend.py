@@ -89,7 +89,10 @@ def test_without_a_compiler_reference_serves_and_the_reason_says_what_to_do() ->
 
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.skipif(not library.available_isas(), reason="the native kernels were not built")
-@pytest.mark.parametrize(("bound", "signatures"), [("planes_functions", "_PLANES"), ("rans_functions", "_RANS")])
+@pytest.mark.parametrize(
+    ("bound", "signatures"),
+    [("planes_functions", "_PLANES"), ("rans_functions", "_RANS"), ("segments_functions", "_SEGMENTS")],
+)
 def test_libraries_of_other_sources_are_a_reason(bound: str, signatures: str, monkeypatch: pytest.MonkeyPatch) -> None:
     getattr(functions, bound).cache_clear()
     with monkeypatch.context() as patch:

@@ -17,8 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def _built() -> None:
     try:
-        library.load("_planes")
-        library.load("_rans")
+        library.load()
     except library.NativeUnavailableError as error:
         pytest.skip(str(error))
 
@@ -70,7 +69,7 @@ def test_a_library_of_other_sources_is_missing_too(monkeypatch: pytest.MonkeyPat
     (check,) = health.checks()
     functions.rans_functions.cache_clear()
     assert check["status"] == "missing"
-    assert "built from other sources (_rans has no ciera_rans_of_tomorrow)" in check["found"]
+    assert "built from other sources (_kernels has no ciera_rans_of_tomorrow)" in check["found"]
 
 
 def test_torch_is_not_imported() -> None:

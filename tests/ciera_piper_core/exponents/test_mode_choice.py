@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ciera_piper_core.exponents.layout import BF16, LAYOUTS, FloatLayout
-from ciera_piper_core.exponents.mode_choice import SAMPLE_SYMBOLS, Sampled, entropy_bits
+from ciera_piper_core.exponents.mode_choice import SAMPLE_SYMBOLS, Sampled, regularity
 from ciera_piper_core.exponents.reference import ReferenceKernels
 from ciera_piper_core.exponents.workspace import Workspace
 from tests.ciera_piper_core.exponents.samples import IDS, stepped, weights
@@ -53,8 +53,10 @@ def test_a_sample_is_drawn_from_the_whole_segment() -> None:
     assert chosen(before, now, BF16) == "block"
 
 
-def test_entropy() -> None:
-    assert entropy_bits(torch.empty(0, dtype=torch.uint8)) == 0
-    assert entropy_bits(torch.full((9,), 200, dtype=torch.uint8)) == 0
-    assert entropy_bits(torch.arange(256).to(torch.uint8)) == pytest.approx(8)
-    assert entropy_bits(torch.tensor([0, 0, 0, 7], dtype=torch.uint8)) == pytest.approx(0.8112781)
+def test_regularity_is_entropy_turned_round() -> None:
+    """n log2 n - regularity are the bits of n symbols."""
+    assert regularity(torch.empty(0, dtype=torch.uint8)) == 0
+    assert regularity(torch.arange(256).to(torch.uint8)) == 0
+    assert regularity(torch.full((16,), 200, dtype=torch.uint8)) == 16 * 4 << 16
+    bits = 4 * 2 - regularity(torch.tensor([0, 0, 0, 7], dtype=torch.uint8)) / 2**16
+    assert bits == pytest.approx(4 * 0.8112781, abs=1e-4)

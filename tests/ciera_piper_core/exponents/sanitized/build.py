@@ -31,17 +31,18 @@ NO_LEAK_SEARCH = "LeakSanitizer has encountered a fatal error"
 """Leaks are looked for by attaching to the process, which some containers forbid."""
 
 
-def sources_of(extension: str) -> list[Path]:
-    """The C files of an extension of this package (``_planes``, ``_rans``), as pyproject.toml lists them."""
+def sources() -> list[Path]:
+    """The C files of this package, as pyproject.toml lists them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    for module in project["tool"]["setuptools"]["ext-modules"]:
-        if module["name"].endswith(f".{extension}"):
-            return [ROOT / source for source in module["sources"]]
-    raise LookupError(f"no extension {extension} in pyproject.toml")
+    (module,) = project["tool"]["setuptools"]["ext-modules"]
+    return [ROOT / source for source in module["sources"]]
 
 
-def built(driver: str, extension: str | None, folder: Path) -> Path:
-    """The program of a driver and an extension's sources, if any. Skips the test where there is no compiler for it."""
+def built(driver: str, folder: Path, *, alone: bool = False) -> Path:
+    """The program of a driver and, unless it stands alone, of the package's sources.
+
+    Skips the test where there is no compiler for it.
+    """
     compiler = os.environ.get("CC", "gcc").split()
     if shutil.which(compiler[0]) is None:
         pytest.skip(f"no C compiler: {compiler[0]} is not installed (Debian: apt install gcc libc6-dev)")
@@ -51,7 +52,7 @@ def built(driver: str, extension: str | None, folder: Path) -> Path:
     if subprocess.run(tried, capture_output=True, timeout=60).returncode:
         pytest.skip(f"{compiler[0]} has no AddressSanitizer (Debian: apt install gcc libasan8 libubsan1)")
     program = folder / driver
-    files = [HERE / f"{driver}.c", *(sources_of(extension) if extension else [])]
+    files = [HERE / f"{driver}.c", *([] if alone else sources())]
     command = [*compiler, *FLAGS, f"-I{NATIVE}", f"-I{HERE}", *map(str, files), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built("drive_faults", None, tmp_path_factory.mktemp("faults"))
+    return built("drive_faults", tmp_path_factory.mktemp("faults"), alone=True)
 
 
 def test_no_fault_is_none(faults: Path) -> None:
@@ -51,12 +51,12 @@ def test_each_fault_is_seen(faults: Path, fault: str) -> None:
 
 @pytest.mark.slow
 def test_planes(tmp_path: Path) -> None:
-    assert "rounds at levels 0 to" in run(built("drive_planes", "_planes", tmp_path))
+    assert "rounds at levels 0 to" in run(built("drive_planes", tmp_path))
 
 
 @pytest.mark.slow
 def test_rans(tmp_path: Path) -> None:
-    assert "rounds at levels 0 to" in run(built("drive_rans", "_rans", tmp_path))
+    assert "rounds at levels 0 to" in run(built("drive_rans", tmp_path))
 
 
 @pytest.mark.slow
@@ -65,7 +65,17 @@ def test_rans(tmp_path: Path) -> None:
 )
 def test_rans_decoder_on_bytes_that_nobody_coded(fuzzer: str, streams: int, least_refused: int, tmp_path: Path) -> None:
     """Of changes in chunks, states and counts most show; changed escapes or names of symbols only in a checksum."""
-    program = built(fuzzer, "_rans", tmp_path)
+    program = built(fuzzer, tmp_path)
     for seed in (1, 2026):
         printed = run(program, str(streams), str(seed))
         assert int(re.findall(r"(\d+) refused", printed)[0]) > least_refused, printed
+
+
+@pytest.mark.slow
+def test_whole_shards(tmp_path: Path) -> None:
+    """Changes that fall into plain segments, unused bits of codes or padding are no fault of a coded segment."""
+    program = built("fuzz_segments", tmp_path)
+    for seed in (1, 2026):
+        printed = run(program, "150", str(seed))
+        changed, refused = map(int, re.findall(r"changed (\d+) times: (\d+) refused", printed)[0])
+        assert refused > 0.6 * changed, printed
