@@ -58,6 +58,14 @@ def compare(
     ] = None,
     turns: Annotated[int, typer.Option("--turns", help="Turns of each system, at most.")] = 8,
     warmup: Annotated[int, typer.Option("--warmup", help="Steps before the first turn.")] = FEWEST_WARM_UPS,
+    predict: Annotated[
+        Path | None,
+        typer.Option(
+            "--predict",
+            metavar="PROFILE",
+            help="Show beside each time what the planner's model predicts, from this machine's `bench characterize`.",
+        ),
+    ] = None,
     apart: Annotated[
         bool, typer.Option("--apart", help="One system after the other, where memory does not hold all of them.")
     ] = False,
@@ -95,6 +103,7 @@ def compare(
         apart=apart,
         device=device,
         seed=seed,
+        profile=require_profile(predict),
         timeout_s=timeout,
     )
     folder = store or default_store_path()
@@ -111,6 +120,23 @@ def compare(
         print_outcome(outcome, view(request))
     print(f"run {outcome.run_id}; stored in {folder}", file=sys.stderr)
     raise typer.Exit(outcome.exit_code)
+
+
+def require_profile(path: Path | None) -> str:
+    """The profile as ranks find it, or nothing.
+
+    Raises:
+        UsageError: it cannot be read, or has not what a prediction needs.
+    """
+    from ciera_piper_core.platforms import load_platform
+
+    if path is None:
+        return ""
+    try:
+        load_platform(str(path.absolute()))
+    except ValueError as error:
+        raise UsageError(f"--predict: {error}") from None
+    return str(path.absolute())
 
 
 def training_params(model: str, scale: str, overrides: list[str]) -> dict[str, Value]:
