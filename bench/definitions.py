@@ -373,9 +373,9 @@ PREDICTED_SECONDS = define(
         "duration/predicted-iteration-v1",
         "s",
         "lower",
-        "What a model says that an iteration takes (parameter part: total, or one of the parts that add up to it), made "
-        "before the first one from a platform profile (parameter profile: whose it is) and from what was "
-        "measured without such an iteration.",
+        "What a model says that an iteration takes (parameter part: total, or one of the parts that add up to it), "
+        "made before the first one from a platform profile (parameter profile: whose it is) and from what was measured "
+        "without such an iteration.",
     )
 )
 PREDICTION_ERROR = define(

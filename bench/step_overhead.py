@@ -18,9 +18,9 @@ STEP_OVERHEAD = define(
         "overhead/share-of-a-step-v1",
         "ratio",
         "lower",
-        "Time of the harness's timed loop around training steps (suite end_to_end, one process, the plain system), less "
-        "that of a bare for loop that fetches the same batches and takes steps of the same system, over the latter. Both "
-        "run by turns, eight steps a sample each. Below 0 where the difference is less than the noise.",
+        "Time of the harness's timed loop around training steps (suite end_to_end, one process, the plain system), "
+        "less that of a bare for loop that fetches the same batches and takes steps of the same system, over the "
+        "latter. Both run by turns, eight steps a sample each. Below 0 where the difference is less than the noise.",
     )
 )
 SUITE = "end_to_end"

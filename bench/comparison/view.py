@@ -183,9 +183,8 @@ def predicted_parts(outcome: Outcome) -> tuple[list[str], dict[str, dict[str, fl
 def prediction_lines(outcome: Outcome) -> list[str]:
     """From which profile sides were predicted and how, or why they were not, a sentence each."""
     known = {record.label: record.forecast for record in outcome.timed if record.forecast is not None}
-    lines = []
-    for profile in dict.fromkeys(one.profile for one in known.values() if not one.reason):
-        lines.append(f"predicted from the profile of {profile}, before the first iteration")
+    profiles = dict.fromkeys(one.profile for one in known.values() if not one.reason)
+    lines = [f"predicted from the profile of {profile}, before the first iteration" for profile in profiles]
     lines += dict.fromkeys(line for one in known.values() for line in one.basis)
     lines += [f"{label} is not predicted: {one.reason}" for label, one in known.items() if one.reason]
     return lines

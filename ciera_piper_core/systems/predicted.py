@@ -8,7 +8,6 @@ stages work and wait. So the prediction has what the step does not show by itsel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -29,7 +28,7 @@ from ciera_piper_core.systems.pipeline_plan import OPTIONS, PipelinePlan
 from ciera_piper_core.training.build import DTYPES, empty_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ciera_piper_core.alltoall.placement import Placement
     from ciera_piper_core.models.architecture import Layer
@@ -190,7 +189,7 @@ def _fsdp(asked: _Question) -> Prediction:
 
 
 def _piper(asked: _Question) -> Prediction:
-    recipe, platform, costs = asked.recipe, asked.platform, asked.costs
+    recipe, costs = asked.recipe, asked.costs
     plan = PipelinePlan.of(recipe, asked.world, asked.options, (0,))
     _require_planned(plan)
     mesh, count = plan.mesh, recipe.microbatches

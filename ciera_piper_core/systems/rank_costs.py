@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from ciera_piper_core.alltoall.placement import placement_from_nodes
 from ciera_piper_core.systems.system import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ciera_piper_core.models.architecture import Layer
     from ciera_piper_core.systems.system import TrainingSystem
@@ -143,7 +144,7 @@ def _step(
         if collecting:
             gc.enable()
     alive()
-    forward, both, update = (after - before for before, after in zip(edges, edges[1:], strict=False))
+    forward, both, update = (after - before for before, after in pairwise(edges))
     forward, both = forward / microbatches, both / microbatches
     return forward, both - forward, update
 
