@@ -6,6 +6,7 @@ reaches into the harness beyond the contract of suites.
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path  # noqa: TC003  # typer reads the annotations when it runs
@@ -123,20 +124,28 @@ def compare(
 
 
 def require_profile(path: Path | None) -> str:
-    """The profile as ranks find it, or nothing.
+    """The file of the profile as ranks find it, or nothing; a warning if it is not of this machine.
 
     Raises:
         UsageError: it cannot be read, or has not what a prediction needs.
     """
+    from bench.environment import fingerprint, identity_differences
     from ciera_piper_core.platforms import load_platform
 
     if path is None:
         return ""
+    file = path / "profile.json" if path.is_dir() else path
     try:
-        load_platform(str(path.absolute()))
-    except ValueError as error:
+        load_platform(str(file))
+        profile = json.loads(file.read_text())
+    except (ValueError, OSError) as error:
         raise UsageError(f"--predict: {error}") from None
-    return str(path.absolute())
+    if differences := identity_differences(profile, fingerprint()):
+        print(
+            f"note: {file} is of another machine or set-up ({differences[0]}), and so are messages in predictions",
+            file=sys.stderr,
+        )
+    return str(file.absolute())
 
 
 def training_params(model: str, scale: str, overrides: list[str]) -> dict[str, Value]:

@@ -22,20 +22,25 @@ def forecast(training: Training, ranks: Ranks, alive: Callable[[], None], profil
         profile: of this machine, file or folder.
     """
     from ciera_piper_core.platforms import load_platform
-    from ciera_piper_core.systems.predicted import alone, predict
+    from ciera_piper_core.systems.predicted import message_seconds, predict, spread_of
     from ciera_piper_core.systems.rank_costs import measure_rank_costs
 
     name, recipe, options = training.system.name, training.recipe, training.options
     try:
         platform = load_platform(profile)
-        one = alone(name, recipe, options, ranks.world)
-        costs = measure_rank_costs(training.system, one.recipe, ranks, one.options, alive=alive)
+        spread = spread_of(name, recipe, options, ranks.world)
+        sent = message_seconds(platform, ranks.placement, str(options.get("alltoall", "")))
+        costs = measure_rank_costs(training.system, recipe, ranks, spread.options, spread.width, sent, alive=alive)
         found = predict(name, recipe, options, ranks.placement, platform, costs, ranks_at_once(ranks))
     except ValueError as error:
         # Sizes and the profile decide, so every rank comes here or none.
         return Forecast(reason=str(error))
-    basis = dict.fromkeys(f"{name}: {part.status}: {part.how}" for name, part in found.parts.items() if part.seconds)
-    return Forecast({name: part.seconds for name, part in found.parts.items()}, platform.name, tuple(basis))
+    known: dict[tuple[str, str], list[str]] = {}
+    for part, value in found.parts.items():
+        if value.seconds:
+            known.setdefault((value.status, value.how), []).append(part)
+    basis = tuple(f"{', '.join(parts)}: {status}, {how}" for (status, how), parts in known.items())
+    return Forecast({part: value.seconds for part, value in found.parts.items()}, platform.name, basis)
 
 
 def ranks_at_once(ranks: Ranks) -> int:

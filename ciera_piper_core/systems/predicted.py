@@ -1,14 +1,13 @@
 """The step time that a model gives for a system that is built here, to be held against the measured one.
 
-A rank's own work is measured without any other rank (``rank_costs``); that is no step of the system. Messages
-are those of the platform's profile, at the sizes that occur; the planner's schedules say in which order
-stages work and wait. So the prediction has what the step does not show by itself: ranks together.
+What a rank does by itself is measured (``rank_costs``): nothing is sent then, and nobody waits. Which messages a
+step sends is known from the same run, and what they take from the platform's profile, by the planner's formulas.
+The planner's schedules say in which order stages work and wait. So no step of the system is in its prediction.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -17,32 +16,39 @@ from ciera_piper_core.planner.communication import (
     all_gather_seconds,
     all_reduce_seconds,
     all_to_all_seconds,
-    dispatch_bytes,
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
-from ciera_piper_core.planner.compute import optimizer_seconds
 from ciera_piper_core.planner.schedule_batch import batch_seconds
 from ciera_piper_core.planner.schedules import SCHEDULES
 from ciera_piper_core.systems.pipeline_plan import OPTIONS, PipelinePlan
-from ciera_piper_core.training.build import DTYPES, empty_model
+from ciera_piper_core.systems.rank_costs import Message, RankCosts
+from ciera_piper_core.training.build import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
 
     from ciera_piper_core.alltoall.placement import Placement
-    from ciera_piper_core.models.architecture import Layer
+    from ciera_piper_core.planner.communication import AllToAll
     from ciera_piper_core.planner.schedules import Schedule
     from ciera_piper_core.platforms.platform import Platform
-    from ciera_piper_core.systems.rank_costs import ModelCosts, PartCosts, RankCosts
+    from ciera_piper_core.systems.rank_costs import ModelCosts, PartCosts
     from ciera_piper_core.training.recipe import Recipe
 
-STATE_BYTES = 16
-"""Of a parameter, that an update reads and writes: master, gradient, two moments in float32."""
+    Floats = NDArray[np.float64]
+
+PREDICTED = ("plain", "fsdp", "piper")
+EXCHANGES = "all_to_all"
 SCALAR_BYTES = 8
+AGREEMENTS = 3
+"""Sums of one number over the stages of a pipeline in a step: the loss, and two kinds of gradients in the norm."""
 SPLIT_BACKWARD = ("zero_bubble", "zbv")
-RECORD_BYTES, COUNT_BYTES = 8, 8
-"""That go with each row to its expert, and to each rank before them."""
+OWN = "what each rank does by itself, with shallow models"
+CROWDING = "all ranks at the same time against one alone, nothing sent"
+SENT = "by the profile, at the sizes that the system sends"
+ORDER = "the schedule's order of operations, and the profile's sends between stages"
 
 Status = Literal["measured", "assumed"]
 
@@ -65,9 +71,9 @@ class Prediction:
     """A step, in parts that add up.
 
     Attributes:
-        parts: by name: ``passes`` forward and backward of all microbatches, ``crowding`` of ranks that share cores
-            and memory, ``pipeline`` waits and hops between stages, ``experts`` dispatch and combine, ``gathers`` of
-            parameters, ``reductions`` of gradients, ``agreement`` on loss and norm, ``update`` by the optimizer.
+        parts: by name: ``passes`` forward and backward of all microbatches on the busiest rank, ``crowding`` of ranks
+            that share cores and memory, ``pipeline`` waits and sends between stages, messages by kind of
+            ``wire_bytes``, ``update`` by the optimizer.
     """
 
     parts: Mapping[str, Part]
@@ -79,32 +85,59 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Alone:
-    """What one rank of a system does, as a system of one rank.
+class Spread:
+    """What ranks do by themselves, where a pipeline's stages are one.
 
     Attributes:
-        recipe: its share of the batch and of each layer's experts. options: of the system.
+        width: neighbouring ranks that share the work: all, or a stage's. options: of the system on so many.
     """
 
-    recipe: Recipe
+    width: int
     options: Mapping[str, Any]
 
 
-def alone(name: str, recipe: Recipe, options: Mapping[str, Any], world: int) -> Alone:
-    """One rank's work of a system on ``world`` ranks, whole models where the system cuts them into stages.
+def spread_of(name: str, recipe: Recipe, options: Mapping[str, Any], world: int) -> Spread:
+    """The work to measure for a system on ``world`` ranks.
 
     Raises:
         ValueError: a system without prediction, or one that cannot run so.
     """
-    _require(name)
-    if name == "plain":
-        return Alone(recipe, dict(options))
-    if name == "fsdp":
-        return Alone(_share(recipe, world, 1), dict(options))
-    plan = PipelinePlan.of(recipe, world, options, (0,))
-    _require_planned(plan)
-    given = {**options, **{name: option.default for name, option in OPTIONS.items()}, "pp": 1, "ep": 1}
-    return Alone(_share(recipe, plan.mesh.data_width, plan.mesh.ep), given)
+    if name not in PREDICTED:
+        raise ValueError(f"no prediction of system {name!r}; there is one of {', '.join(PREDICTED)}")
+    if name != "piper":
+        return Spread(world, dict(options))
+    plan = _planned(recipe, options, world)
+    defaults = {name: option.default for name, option in OPTIONS.items()}
+    changed = {"pp": 1, "ep": plan.mesh.ep, "placement": plan.placement, "alltoall": plan.alltoall}
+    return Spread(world // plan.mesh.pp, {**options, **defaults, **changed})
+
+
+def message_seconds(platform: Platform, placement: Placement, alltoall: str = "") -> Callable[[Message], float]:
+    """What a message takes, by a profile.
+
+    Args:
+        placement: of all ranks.
+        alltoall: algorithm of exchanges, of ``alltoall.ALGORITHMS``; HALO counts between nodes only.
+    """
+    gathers = {
+        "all_gather": all_gather_seconds,
+        "reduce_scatter": reduce_scatter_seconds,
+        "all_reduce": all_reduce_seconds,
+    }
+
+    def seconds(message: Message) -> float:
+        nodes = [placement.node_of(rank) for rank in message.ranks]
+        count, on_node = len(nodes), max(nodes.count(node) for node in set(nodes))
+        if message.kind == EXCHANGES:
+            algorithm: AllToAll = "halo" if alltoall.startswith("halo") and count > on_node else "flat"
+            found = all_to_all_seconds(platform, message.size, count, algorithm, ranks_per_node=on_node)
+        elif message.kind in gathers:
+            found = gathers[message.kind](platform, message.size, count, ranks_per_node=on_node)
+        else:
+            raise ValueError(f"nothing is known of what a {message.kind} takes")
+        return float(found)
+
+    return seconds
 
 
 def predict(
@@ -121,151 +154,63 @@ def predict(
     Args:
         name: of ``PREDICTED``. options: all of the system's.
         placement: of its ranks. platform: of a profile of this machine.
-        costs: of ``alone``.
+        costs: of ``spread_of``, with ``message_seconds``.
         cores: ranks that all hosts together can compute with at once.
 
     Raises:
         ValueError: another system, a schedule that is not planned, or nothing is known of a network that is crossed.
     """
-    _require(name)
-    return PREDICTED[name](_Question(recipe, options, placement, platform, costs, cores))
-
-
-@dataclass(frozen=True)
-class _Question:
-    recipe: Recipe
-    options: Mapping[str, Any]
-    placement: Placement
-    platform: Platform
-    costs: RankCosts
-    cores: int
-
-    @property
-    def world(self) -> int:
-        return self.placement.world
-
-    @property
-    def on_node(self) -> int:
-        return max(len(node) for node in self.placement.nodes)
-
-    def near(self, size: int) -> dict[str, int]:
-        """Where a group of neighbouring ranks is."""
-        return {"ranks_per_node": min(size, self.on_node)}
-
-
-def _plain(asked: _Question) -> Prediction:
-    microbatches, total = asked.recipe.microbatches, asked.costs.together.total
-    return Prediction(
-        {**_passes(asked, microbatches * asked.costs.alone.total.passes), "update": _update(total.update)}
-    )
-
-
-def _fsdp(asked: _Question) -> Prediction:
-    recipe, world, platform = asked.recipe, asked.world, asked.platform
-    # Each group's messages are its own: a layer's, and the rest's, which is gathered once for both passes.
-    model = empty_model(recipe, device="meta")
-    layers = [sum(weight.numel() for weight in layer.parameters()) for layer in model.layers.values()]
-    whole = sum(weight.numel() for weight in model.parameters())
-    elements = np.array([*layers, whole - sum(layers)], dtype=np.float64)
-    times = np.array([*(2 if asked.options.get("reshard", True) else 1 for _ in layers), 1])
-    gathered = elements * DTYPES[recipe.precision].itemsize
-    reduced = elements * DTYPES[recipe.gradient_precision].itemsize
-    gathers = all_gather_seconds(platform, gathered, world, **asked.near(world))
-    reductions = reduce_scatter_seconds(platform, reduced, world, **asked.near(world))
-    total = asked.costs.together.total
-    # The same optimizer, over a share of each parameter.
-    saved = float(optimizer_seconds(platform, STATE_BYTES * whole)) * (1 - 1 / world)
-    update = max(total.update / world, total.update - saved)
+    if name == "piper":
+        return _pipelined(recipe, _planned(recipe, options, placement.world), placement, platform, costs, cores)
+    passes = recipe.microbatches * costs.alone.total.passes
+    total = costs.together.total
     return Prediction(
         {
-            **_passes(asked, recipe.microbatches * asked.costs.alone.total.passes),
-            "gathers": _curve(recipe.microbatches * float((times * gathers).sum())),
-            # Microbatches are summed up on each rank, and reduced after the last.
-            "reductions": _curve(float(reductions.sum())),
-            "agreement": _agreement(asked, (world, world)),
-            "update": _update(update),
+            "passes": Part(passes, "measured", OWN),
+            "crowding": Part(passes * (costs.slowdown - 1), "measured", CROWDING),
+            **{kind: Part(seconds, "measured", SENT) for kind, seconds in total.messages.items()},
+            "update": Part(total.update, "measured", OWN),
         }
     )
 
 
-def _piper(asked: _Question) -> Prediction:
-    recipe, costs = asked.recipe, asked.costs
-    plan = PipelinePlan.of(recipe, asked.world, asked.options, (0,))
-    _require_planned(plan)
-    mesh, count = plan.mesh, recipe.microbatches
-    bare = _pipeline(plan, count, costs.alone, np.zeros(plan.stages.count), 0.0)
-    forward, backward = _stage_seconds(plan, costs.alone)
-    busiest = count * max(sum(forward[stage] + backward[stage] for stage in held) for held in plan.stages.of_rank)
-    exchange = _exchange_seconds(asked, plan)
-    exchanges = np.array([sum(exchange[layer] for layer in held) for held in plan.stages.layers])
-    hop = 0.0 if mesh.pp == 1 else float(_hop_seconds(asked, plan))
-    with_exchanges = _pipeline(plan, count, costs.alone, exchanges, 0.0)
-    with_hops = _pipeline(plan, count, costs.alone, exchanges, hop)
-    active = asked.world / mesh.pp * count * float((forward + backward).sum()) / bare
-    update = max(_of_rank(plan, costs.together, rank).update for rank in range(mesh.pp))
-    parts = {
-        "passes": Part(busiest, "measured", "a rank's own, alone"),
-        "pipeline": Part(bare - busiest + with_hops - with_exchanges, "measured", "order of the schedule, sends"),
-        "crowding": Part(bare * (_crowding(costs, active, asked.world, asked.cores) - 1), "measured", CROWDING),
-        "experts": _curve(with_exchanges - bare),
-        "reductions": _curve(_reduction_seconds(asked, plan)),
-        # The loss over all ranks, then the norm: stages, and experts over those that share them.
-        "agreement": _agreement(asked, (asked.world, mesh.pp, mesh.ep, mesh.pp)),
-        "update": _update(update),
-    }
-    return Prediction(parts)
-
-
-PREDICTED: Mapping[str, Callable[[_Question], Prediction]] = {"plain": _plain, "fsdp": _fsdp, "piper": _piper}
-"""By system."""
-
-CROWDING = "all ranks at the same time, against one"
-
-
-def _require(name: str) -> None:
-    if name not in PREDICTED:
-        raise ValueError(f"no prediction of system {name!r}; there is one of {', '.join(PREDICTED)}")
-
-
-def _require_planned(plan: PipelinePlan) -> None:
+def _planned(recipe: Recipe, options: Mapping[str, Any], world: int) -> PipelinePlan:
+    plan = PipelinePlan.of(recipe, world, options, (0,))
     if plan.schedule not in SCHEDULES:
         raise ValueError(f"schedule {plan.schedule} is not planned; known: {', '.join(SCHEDULES)}")
+    return plan
 
 
-def _share(recipe: Recipe, width: int, ep: int) -> Recipe:
-    """One of ``width`` data ranks' sequences, and one of ``ep`` ranks' experts with as many rows as it gets."""
-    layers = tuple(_fewer_experts(layer, ep) for layer in recipe.architecture.layers)
-    batch = recipe.sequences_per_microbatch(width) * recipe.microbatches
-    return replace(recipe, global_batch=batch, architecture=replace(recipe.architecture, layers=layers))
-
-
-def _fewer_experts(layer: Layer, ep: int) -> Layer:
-    if layer.experts is None or ep == 1:
-        return layer
-    held = max(layer.experts.top_k, -(-layer.experts.experts // ep))
-    return replace(layer, experts=replace(layer.experts, experts=held))
-
-
-def _passes(asked: _Question, seconds: float) -> dict[str, Part]:
-    """Passes of ranks that all work all the time."""
-    crowding = seconds * (asked.costs.slowdown - 1)
-    return {
-        "passes": Part(seconds, "measured", "a rank's own, alone"),
-        "crowding": Part(crowding, "measured", CROWDING),
-    }
-
-
-def _curve(seconds: float) -> Part:
-    return Part(seconds, "measured", "the profile's curves at these sizes")
-
-
-def _update(seconds: float) -> Part:
-    return Part(seconds, "measured", "a rank's own, together; less bytes where parameters are sharded")
-
-
-def _agreement(asked: _Question, groups: Sequence[int]) -> Part:
-    seconds = sum(float(all_reduce_seconds(asked.platform, SCALAR_BYTES, size, **asked.near(size))) for size in groups)
-    return _curve(seconds)
+def _pipelined(
+    recipe: Recipe, plan: PipelinePlan, placement: Placement, platform: Platform, costs: RankCosts, cores: int
+) -> Prediction:
+    world, mesh, count = placement.world, plan.mesh, recipe.microbatches
+    forward, backward = _stage_seconds(plan, costs.alone)
+    # A layer's exchanges are as many and as large forward as backward.
+    each_way = [layer.messages.get(EXCHANGES, 0.0) / (2 * count) for layer in costs.alone.layers]
+    exchanges = np.array([sum(each_way[layer] for layer in held) for held in plan.stages.layers])
+    bare = _pipeline(plan, count, forward, backward, 0.0)
+    exchanging = _pipeline(plan, count, forward + exchanges, backward + exchanges, 0.0)
+    whole = _pipeline(
+        plan, count, forward + exchanges, backward + exchanges, _hop_seconds(recipe, plan, placement, platform)
+    )
+    by_rank = [_of_rank(plan, costs.together, rank) for rank in range(mesh.pp)]
+    busiest = count * max(
+        float(sum(forward[stage] + backward[stage] for stage in held)) for held in plan.stages.of_rank
+    )
+    active = world / mesh.pp * count * float((forward + backward).sum()) / bare
+    others = {kind: max(rank.messages.get(kind, 0.0) for rank in by_rank) for kind in by_rank[-1].messages}
+    others["all_reduce"] = others.get("all_reduce", 0.0) + _agreement_seconds(plan, placement, platform)
+    others[EXCHANGES] = exchanging - bare
+    return Prediction(
+        {
+            "passes": Part(busiest, "measured", OWN),
+            "pipeline": Part(max(0.0, bare - busiest + whole - exchanging), "assumed", ORDER),
+            "crowding": Part(bare * (_crowding(costs, active, world, cores) - 1), "measured", CROWDING),
+            **{kind: Part(seconds, "measured", SENT) for kind, seconds in others.items()},
+            "update": Part(max(rank.update for rank in by_rank), "measured", OWN),
+        }
+    )
 
 
 def _crowding(costs: RankCosts, active: float, world: int, cores: int) -> float:
@@ -283,12 +228,12 @@ def _crowding(costs: RankCosts, active: float, world: int, cores: int) -> float:
 
 def _of_rank(plan: PipelinePlan, costs: ModelCosts, rank: int) -> PartCosts:
     """A pipeline rank's part of the model; the rest goes with the output."""
-    held = [costs.layers[layer] for layer in plan.stages.layers_of_rank(rank)]
-    last = plan.stages.has_last(rank)
-    return sum(held[1:], start=held[0]) + costs.rest if last else sum(held[1:], start=held[0])
+    first, *others = (costs.layers[layer] for layer in plan.stages.layers_of_rank(rank))
+    layers = sum(others, start=first)
+    return layers + costs.rest if plan.stages.has_last(rank) else layers
 
 
-def _stage_seconds(plan: PipelinePlan, costs: ModelCosts) -> tuple[Any, Any]:
+def _stage_seconds(plan: PipelinePlan, costs: ModelCosts) -> tuple[Floats, Floats]:
     """Forward and backward seconds of a microbatch by stage."""
     forward = np.array([sum(costs.layers[layer].forward for layer in held) for held in plan.stages.layers])
     backward = np.array([sum(costs.layers[layer].backward for layer in held) for held in plan.stages.layers])
@@ -297,76 +242,36 @@ def _stage_seconds(plan: PipelinePlan, costs: ModelCosts) -> tuple[Any, Any]:
     return forward, backward
 
 
-def _pipeline(plan: PipelinePlan, microbatches: int, costs: ModelCosts, exchanges: Any, hop: float) -> float:
-    """Seconds from the first forward to the last backward.
-
-    Args:
-        exchanges: of each stage's experts in a pass, forward or backward.
-    """
-    forward, backward = _stage_seconds(plan, costs)
-    forward, backward = forward + exchanges, backward + exchanges
+def _pipeline(plan: PipelinePlan, microbatches: int, forward: Floats, backward: Floats, hop: float) -> float:
+    """Seconds from the first forward to the last backward."""
     if plan.mesh.pp == 1:
         return microbatches * float((forward + backward).sum())
-    split = plan.schedule in SPLIT_BACKWARD
-    weight = backward / 2 if split else np.zeros_like(backward)
+    weight = backward / 2 if plan.schedule in SPLIT_BACKWARD else np.zeros_like(backward)
+    ahead, back, later = (each[None, :] for each in (forward, backward - weight, weight))
     schedule = cast("Schedule", plan.schedule)
-    rows = (each[None, :] for each in (forward, backward - weight, weight))
-    return float(batch_seconds(schedule, plan.mesh.pp, microbatches, *rows, np.array([hop]))[0])
+    return float(batch_seconds(schedule, plan.mesh.pp, microbatches, ahead, back, later, np.array([hop]))[0])
 
 
-def _hop_seconds(asked: _Question, plan: PipelinePlan) -> float:
-    recipe, stride = asked.recipe, asked.world // plan.mesh.pp
-    sequences = recipe.sequences_per_microbatch(plan.mesh.data_width)
-    sent = sequences * recipe.sequence * recipe.architecture.hidden * DTYPES[recipe.precision].itemsize
-    crosses = any(
-        asked.placement.node_of(rank) != asked.placement.node_of(rank + stride) for rank in range(asked.world - stride)
-    )
-    return float(point_to_point_seconds(asked.platform, sent, crosses))
-
-
-def _exchange_seconds(asked: _Question, plan: PipelinePlan) -> list[float]:
-    """Of each layer, what dispatch and combine of a pass take between ranks; half of both passes' time."""
-    recipe, ep, platform = asked.recipe, plan.mesh.ep, asked.platform
-    tokens = recipe.sequences_per_microbatch(plan.mesh.data_width) * recipe.sequence
-    algorithm = "halo" if plan.alltoall.startswith("halo") and ep > asked.on_node else "flat"
-    found = []
-    for layer in recipe.architecture.layers:
-        if layer.experts is None or ep == 1:
-            found.append(0.0)
-            continue
-        width = layer.experts.expert_hidden or recipe.architecture.hidden
-        choices = tokens * layer.experts.top_k
-        rows = float(dispatch_bytes(tokens, layer.experts.top_k, width, DTYPES[recipe.precision].itemsize))
-        # Forward: counts, records and rows, and rows back; backward: their gradients both ways.
-        sizes = [COUNT_BYTES * ep, RECORD_BYTES * choices, rows, rows, rows, rows]
-        if recipe.checkpointing == "full":
-            sizes += sizes[:4]
-        each = all_to_all_seconds(platform, sizes, ep, algorithm, **asked.near(ep))
-        found.append(float(each.sum()) / 2)
-    return found
-
-
-def _reduction_seconds(asked: _Question, plan: PipelinePlan) -> float:
-    """Sums of the gradients of the fullest stage: of what all data ranks have, and of experts."""
-    recipe, mesh = asked.recipe, plan.mesh
-    if mesh.data_width == 1:
+def _hop_seconds(recipe: Recipe, plan: PipelinePlan, placement: Placement, platform: Platform) -> float:
+    """From a stage to the next, for one microbatch; 0 where there is one stage."""
+    if plan.mesh.pp == 1:
         return 0.0
-    model = empty_model(recipe, device="meta")
-    copied, experts = np.zeros(mesh.pp), np.zeros(mesh.pp)
-    layer_of = {f"layers.{number}.": number for number in range(len(recipe.architecture.layers))}
-    for name, weight in model.named_parameters():
-        layer = next((number for prefix, number in layer_of.items() if name.startswith(prefix)), None)
-        if layer is not None:
-            rank = next(rank for rank in range(mesh.pp) if layer in plan.stages.layers_of_rank(rank))
-        else:
-            rank = plan.stages.rank_of(0 if name.startswith("embedding") else plan.stages.count - 1)
-        if "routed_experts.experts." in name:
-            experts[rank] += math.ceil(weight.numel() / mesh.ep)
-        else:
-            copied[rank] += weight.numel()
-    item = DTYPES[recipe.gradient_precision].itemsize
-    of_copied = all_reduce_seconds(asked.platform, item * copied, mesh.data_width, **asked.near(mesh.data_width))
-    # Ranks that hold the same experts are as far apart as there are different ones.
-    apart = max(1, min(mesh.dp, asked.on_node // mesh.ep))
-    of_experts = all_reduce_seconds(asked.platform, item * experts, mesh.dp, ranks_per_node=apart)
-    return float((of_copied + of_experts).max())
+    tokens = recipe.sequences_per_microbatch(plan.mesh.data_width) * recipe.sequence
+    sent = tokens * recipe.architecture.hidden * DTYPES[recipe.precision].itemsize
+    crosses = any(placement.node_of(one) != placement.node_of(other) for one, other in _neighbours(plan, placement))
+    return float(point_to_point_seconds(platform, sent, crosses))
+
+
+def _agreement_seconds(plan: PipelinePlan, placement: Placement, platform: Platform) -> float:
+    """Sums of single numbers over the stages."""
+    if plan.mesh.pp == 1:
+        return 0.0
+    stride = placement.world // plan.mesh.pp
+    stages = Message("all_reduce", tuple(range(0, placement.world, stride)), SCALAR_BYTES)
+    return AGREEMENTS * message_seconds(platform, placement)(stages)
+
+
+def _neighbours(plan: PipelinePlan, placement: Placement) -> list[tuple[int, int]]:
+    """Pairs of ranks of neighbouring stages."""
+    stride = placement.world // plan.mesh.pp
+    return [(rank, rank + stride) for rank in range(placement.world - stride)]

@@ -1,16 +1,18 @@
-"""What a system's step costs on a rank without any other, measured with shallow models, so that any depth follows.
+"""What a system's step costs each rank by itself: everything but messages, measured with shallow models.
 
 Tables of a platform profile know large products; most of a small model's step is what a host spends on
-each operation. So the system itself is timed, each rank for itself: nothing is sent to others. All
-ranks at the same time say what they take where they share cores and memory, one of them what it
-takes alone. A model of one layer of a kind, and one of two, give the layer's cost and that of the rest.
+each operation. So the system itself is timed, on a group in which nothing is sent: torch's ``fake``
+backend gives a rank its own data for everybody's. All ranks at the same time say what they take
+where they share cores and memory, one of them what it takes alone. A model of one layer of a kind, and
+one of two, give the layer's cost and that of the rest, so any depth follows. Which messages there
+are to send is logged meanwhile.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,8 +21,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ciera_piper_core.alltoall.placement import placement_from_nodes
+from ciera_piper_core.alltoall.placement import even_placement
 from ciera_piper_core.systems.system import Ranks
+from ciera_piper_core.training.collective_log import logging_collectives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +33,23 @@ if TYPE_CHECKING:
     from ciera_piper_core.training.recipe import Recipe
 
 ROUNDS, UNTIMED = 12, 2
-"""Steps of each model, and of them those before caches and allocators are warm."""
+"""Steps of each model that count, and those before, until caches and allocators are warm."""
+SILENT = "fake"
+"""The backend that sends nothing."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One collective that a step would send.
+
+    Attributes:
+        kind: of ``wire_bytes``. ranks: that take part, by their number in the world.
+        size: bytes as nccl-tests counts S: the total for gathers and reductions, what a rank sends for all_to_all.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    size: float
 
 
 @dataclass(frozen=True)
@@ -39,19 +58,35 @@ class PartCosts:
 
     Attributes:
         forward, backward: of one microbatch. update: of the optimizer, with the norm of the gradients, once a step.
+        messages: of a step, by kind; in none of the others.
     """
 
     forward: float
     backward: float
     update: float
+    messages: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: PartCosts) -> PartCosts:
-        return PartCosts(self.forward + other.forward, self.backward + other.backward, self.update + other.update)
+        return self._with(other, 1)
+
+    def __sub__(self, other: PartCosts) -> PartCosts:
+        """The difference; noise makes nothing cheaper than nothing."""
+        return self._with(other, -1)
 
     @property
     def passes(self) -> float:
         """Forward and backward."""
         return self.forward + self.backward
+
+    def _with(self, other: PartCosts, sign: int) -> PartCosts:
+        kinds = dict.fromkeys((*self.messages, *other.messages))
+        messages = {kind: self.messages.get(kind, 0.0) + sign * other.messages.get(kind, 0.0) for kind in kinds}
+        return PartCosts(
+            max(0.0, self.forward + sign * other.forward),
+            max(0.0, self.backward + sign * other.backward),
+            max(0.0, self.update + sign * other.update),
+            {kind: max(0.0, seconds) for kind, seconds in messages.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -73,7 +108,7 @@ class ModelCosts:
 
 @dataclass(frozen=True)
 class RankCosts:
-    """Of a system whose ranks have nothing to do with each other.
+    """Of a system whose ranks do not wait for each other.
 
     Attributes:
         alone: while no other rank works. together: the slowest of all ranks, which work at the same time.
@@ -93,22 +128,26 @@ def measure_rank_costs(
     recipe: Recipe,
     ranks: Ranks,
     options: Mapping[str, Any],
+    width: int,
+    seconds_of: Callable[[Message], float],
     *,
     alive: Callable[[], None] = lambda: None,
 ) -> RankCosts:
     """Time the system on each rank of ``ranks`` for itself (collective).
 
     Args:
-        recipe: of one rank: its share of a batch, its share of a layer's experts.
-        options: of the system on one rank.
+        options: of the system on ``width`` ranks.
+        width: neighbouring ranks that it is spread over, if only they were not silent: all, or a pipeline's stage.
+        seconds_of: what sending a message takes.
         alive: called after each step.
     """
-    itself = Ranks(_group_of_itself(ranks), placement_from_nodes([0]), ranks.device)
+    itself = Ranks(_silent_group(ranks, width), even_placement(width, width), ranks.device)
     kinds = list(dict.fromkeys(recipe.architecture.layers))
     shallow = [(kinds[0],), *((kinds[0], kind) for kind in kinds)]
     built = [system(_with_layers(recipe, layers), itself, options) for layers in shallow]
     tokens = torch.arange(recipe.global_batch * (recipe.sequence + 1)) * 31 % recipe.architecture.vocab
     batch = tokens.view(recipe.global_batch, recipe.sequence + 1)
+    messages = [_messages(each, batch, seconds_of) for each in built]
 
     def rounds() -> list[list[tuple[float, float, float]]]:
         found = [[_step(each, batch, recipe.microbatches, alive) for each in built] for _ in range(UNTIMED + ROUNDS)]
@@ -116,15 +155,32 @@ def measure_rank_costs(
 
     dist.barrier(group=ranks.group)
     everyone: list[Any] = [None] * ranks.world
-    dist.all_gather_object(everyone, rounds(), group=ranks.group)
-    # Of each step the slowest rank's: that is who the others wait for.
-    together = np.array(everyone).max(axis=0)
+    dist.all_gather_object(everyone, (rounds(), messages), group=ranks.group)
     first: list[Any] = [rounds() if dist.get_rank(ranks.group) == 0 else None]
     dist.broadcast_object_list(first, group=ranks.group, group_src=0)
     for each in built:
         each.close()
     dist.destroy_process_group(itself.group)
-    return RankCosts(*(_of_model(np.array(times), recipe, kinds) for times in (first[0], together)))
+    # Of each step the slowest rank's: that is who the others wait for.
+    together = np.array([times for times, _ in everyone]).max(axis=0)
+    messages = everyone[0][1]
+    return RankCosts(*(_of_model(np.array(times), messages, recipe, kinds) for times in (first[0], together)))
+
+
+def _messages(system: TrainingSystem, batch: torch.Tensor, seconds_of: Callable[[Message], float]) -> dict[str, float]:
+    """Seconds that the messages of a step would take, by kind."""
+    with logging_collectives() as log:
+        system.accumulate(batch)
+        system.update()
+    found: dict[str, float] = {}
+    for channel, calls in log.calls.items():
+        n = len(channel.ranks)
+        for call in calls:
+            # What is sent of S, as ``wire_bytes`` has it.
+            share = (2 if call.kind == "all_reduce" else 1) * (n - 1) / n
+            seconds = seconds_of(Message(call.kind, channel.ranks, call.sent_bytes / share)) if share else 0.0
+            found[call.kind] = found.get(call.kind, 0.0) + seconds
+    return found
 
 
 def _step(
@@ -137,7 +193,7 @@ def _step(
     try:
         for call in (lambda: None, lambda: system.evaluate(batch), lambda: system.accumulate(batch), system.update):
             call()
-            if batch.device.type == "cuda" or system.ranks.device.type == "cuda":
+            if system.ranks.device.type == "cuda":
                 torch.cuda.synchronize()
             edges.append(time.perf_counter())
     finally:
@@ -149,30 +205,30 @@ def _step(
     return forward, both - forward, update
 
 
-def _of_model(times: np.ndarray[Any, Any], recipe: Recipe, kinds: Sequence[Layer]) -> ModelCosts:
-    """From seconds ``(rounds, models, 3)`` of the shallow models."""
-    one, *two = (PartCosts(*(median(column) for column in times[:, model].T)) for model in range(times.shape[1]))
-    of_kind = {kind: _less(both, one) for kind, both in zip(kinds, two, strict=True)}
-    return ModelCosts(tuple(of_kind[layer] for layer in recipe.architecture.layers), _less(one, of_kind[kinds[0]]))
-
-
-def _less(whole: PartCosts, part: PartCosts) -> PartCosts:
-    """The difference; noise makes nothing cheaper than nothing."""
-    return PartCosts(
-        *(max(0.0, getattr(whole, name) - getattr(part, name)) for name in ("forward", "backward", "update"))
+def _of_model(
+    times: np.ndarray[Any, Any], messages: Sequence[Mapping[str, float]], recipe: Recipe, kinds: Sequence[Layer]
+) -> ModelCosts:
+    """From seconds ``(rounds, models, 3)`` of the shallow models, and what their messages take."""
+    one, *two = (
+        PartCosts(*(median(column) for column in times[:, model].T), sent) for model, sent in enumerate(messages)
     )
+    of_kind = {kind: both - one for kind, both in zip(kinds, two, strict=True)}
+    return ModelCosts(tuple(of_kind[layer] for layer in recipe.architecture.layers), one - of_kind[kinds[0]])
 
 
 def _with_layers(recipe: Recipe, layers: tuple[Layer, ...]) -> Recipe:
     return replace(recipe, architecture=replace(recipe.architecture, layers=layers))
 
 
-def _group_of_itself(ranks: Ranks) -> dist.ProcessGroup:
-    """A group of this rank alone (collective over all ranks)."""
-    mine = None
-    for number, rank in enumerate(dist.get_process_group_ranks(ranks.group)):
-        made = dist.new_group([rank], backend=dist.get_backend(ranks.group))
-        if number == dist.get_rank(ranks.group):
+def _silent_group(ranks: Ranks, width: int) -> dist.ProcessGroup:
+    """This rank's block of ``width`` neighbours, as a group that sends nothing (collective over all ranks)."""
+    # Importing it registers the backend.
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401
+
+    everyone, me, mine = dist.get_process_group_ranks(ranks.group), dist.get_rank(ranks.group), None
+    for begin in range(0, ranks.world, width):
+        made = dist.new_group(everyone[begin : begin + width], backend=SILENT)
+        if begin <= me < begin + width:
             mine = made
     assert isinstance(mine, dist.ProcessGroup)
     return mine

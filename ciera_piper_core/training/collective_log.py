@@ -58,10 +58,13 @@ class Call:
     Attributes:
         operation: method of the process group; of two ranks' messages ``message`` on both.
         stated_bytes: that all ranks involved must state alike; -1 where they need not.
+        kind: of ``wire_bytes``. sent_bytes: by this rank; ranks need not send as much as each other.
     """
 
     operation: str
     stated_bytes: int
+    kind: str = field(default="other", compare=False)
+    sent_bytes: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         return self.operation if self.stated_bytes < 0 else f"{self.operation} of {self.stated_bytes} B"
@@ -86,12 +89,12 @@ class CollectiveLog:
         for each in (self.calls, self.sent, self.counts):
             each.clear()
 
-    def add(self, channel: Channel, call: Call, kind: str, count: float) -> None:
+    def add(self, channel: Channel, call: Call) -> None:
         """One more call."""
         self.calls.setdefault(channel, []).append(call)
-        if count or call.operation != "message":
-            self.sent[kind] = self.sent.get(kind, 0.0) + count
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if call.sent_bytes or call.operation != "message":
+            self.sent[call.kind] = self.sent.get(call.kind, 0.0) + call.sent_bytes
+        self.counts[call.kind] = self.counts.get(call.kind, 0) + 1
 
 
 @contextmanager
@@ -105,7 +108,7 @@ def logging_collectives() -> Iterator[CollectiveLog]:
     # Collectives that call others inside are logged once.
     inside = threading.local()
 
-    def wrapped(note: Callable[..., tuple[Channel, Call, str, float]], original: Callable[..., Any]) -> Any:
+    def wrapped(note: Callable[..., tuple[Channel, Call]], original: Callable[..., Any]) -> Any:
         def call(where: Any, *arguments: Any, **named: Any) -> Any:
             if getattr(inside, "any", False):
                 return original(where, *arguments, **named)
@@ -120,7 +123,7 @@ def logging_collectives() -> Iterator[CollectiveLog]:
 
         return call
 
-    def of_group(name: str) -> Callable[..., tuple[Channel, Call, str, float]]:
+    def of_group(name: str) -> Callable[..., tuple[Channel, Call]]:
         return lambda group, arguments: _noted(name, group, arguments)
 
     # As they lie in the classes: what getattr gives does not bind, so it must not be put back.
@@ -188,16 +191,16 @@ def _first_difference(
     return None
 
 
-def _noted(name: str, group: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+def _noted(name: str, group: Any, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     channel, kind = _channel(group), KINDS[name]
     if name in WORDS:
         me, peer = int(group.rank()), int(arguments[1])
         pair = (me, peer) if name == "send" else (peer, me)
         channel = Channel(channel.group, channel.ranks, pair)
-        call = Call("message", message_bytes(arguments[0]))
+        operation, stated = "message", message_bytes(arguments[0])
     else:
-        call = Call(name, -1 if name in UNEQUAL else _stated(name, arguments))
-    return channel, call, kind, sent_bytes(name, group, arguments)
+        operation, stated = name, -1 if name in UNEQUAL else _stated(name, arguments)
+    return channel, Call(operation, stated, kind, sent_bytes(name, group, arguments))
 
 
 def _stated(name: str, arguments: Sequence[Any]) -> int:
@@ -208,14 +211,10 @@ def _stated(name: str, arguments: Sequence[Any]) -> int:
     return message_bytes(arguments[0 if first else 1])
 
 
-def _exchanged(node: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+def _exchanged(node: Any, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     """As ``alltoall_base`` in the node's group, through whatever it goes."""
-    return (
-        _channel(node.internal),
-        Call(NODE_EXCHANGE, -1),
-        KINDS["alltoall_base"],
-        sent_bytes("alltoall_base", node.internal, arguments),
-    )
+    sent = sent_bytes("alltoall_base", node.internal, arguments)
+    return _channel(node.internal), Call(NODE_EXCHANGE, -1, KINDS["alltoall_base"], sent)
 
 
 def _channel(group: Any) -> Channel:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ciera_piper_core.alltoall.placement import even_placement
-from ciera_piper_core.models.architecture import Experts
-from ciera_piper_core.planner.communication import all_gather_seconds, all_reduce_seconds
+from ciera_piper_core.planner.communication import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    point_to_point_seconds,
+    reduce_scatter_seconds,
+)
 from ciera_piper_core.platforms import load_platform
 from ciera_piper_core.systems.fsdp import FSDPSystem
 from ciera_piper_core.systems.piper import PiperSystem
 from ciera_piper_core.systems.plain import Plain
-from ciera_piper_core.systems.predicted import Prediction, _crowding, alone, predict
-from ciera_piper_core.systems.rank_costs import ModelCosts, PartCosts, RankCosts
+from ciera_piper_core.systems.predicted import Prediction, _crowding, message_seconds, predict, spread_of
+from ciera_piper_core.systems.rank_costs import Message, ModelCosts, PartCosts, RankCosts
 from ciera_piper_core.systems.system import parse_options
 from tests.ciera_piper_core.systems.pipelined_family import recipe
 
 PROFILE = Path(__file__).parents[2] / "data" / "platform_profile_cpu.json"
 PLATFORM = load_platform(str(PROFILE), "bf16")
 SYSTEMS: dict[str, Any] = {"fsdp": FSDPSystem, "piper": PiperSystem, "plain": Plain}
-LAYER, REST = PartCosts(1.0, 2.0, 0.5), PartCosts(0.25, 0.5, 0.25)
+LAYER, REST = PartCosts(1.0, 2.0, 0.5, {"all_reduce": 3.0, "all_to_all": 8.0}), PartCosts(0.25, 0.5, 0.25)
 MODEL = ModelCosts((LAYER,) * 4, REST)
 EQUAL = RankCosts(MODEL, MODEL)
 """Ranks that do nothing to each other."""
@@ -31,7 +35,7 @@ EQUAL = RankCosts(MODEL, MODEL)
 
 def slower(factor: float) -> RankCosts:
     """Ranks that take so many times longer together."""
-    parts = [PartCosts(each.forward * factor, each.backward * factor, each.update) for each in (LAYER, REST)]
+    parts = [PartCosts(one.forward * factor, one.backward * factor, one.update, one.messages) for one in (LAYER, REST)]
     return RankCosts(MODEL, ModelCosts((parts[0],) * 4, parts[1]))
 
 
@@ -39,11 +43,10 @@ def options(name: str, **given: str) -> dict[str, Any]:
     return parse_options(SYSTEMS[name], given)
 
 
-def predicted(name: str, world: int = 2, *, costs: RankCosts = EQUAL, cores: int = 99, **given: Any) -> Prediction:
-    """Of a small model; ``given``: the recipe's, or options of the system as texts."""
-    texts = {key: value for key, value in given.items() if key in SYSTEMS[name].options}
-    asked = recipe(**{key: value for key, value in given.items() if key not in texts})
-    return predict(name, asked, options(name, **texts), even_placement(world, world), PLATFORM, costs, cores)
+def predicted(name: str, world: int = 2, *, costs: RankCosts = EQUAL, cores: int = 99, **given: str) -> Prediction:
+    """Of a small model in four microbatches; ``given``: options of the system."""
+    asked = recipe(global_batch=16)
+    return predict(name, asked, options(name, **given), even_placement(world, world), PLATFORM, costs, cores)
 
 
 def seconds(found: Prediction) -> dict[str, float]:
@@ -57,52 +60,33 @@ def test_a_prediction_is_its_parts_and_says_how_each_is_known() -> None:
         assert all(part.seconds >= 0 and part.how and part.status for part in found.parts.values())
 
 
-def test_one_rank_with_everything_is_its_passes_and_update() -> None:
-    assert seconds(predicted("plain", 1)) == {"passes": 4 * (12 + 0.75), "crowding": 0, "update": 2.25}
-
-
-def test_gathers_are_of_each_microbatch_and_reductions_of_each_step() -> None:
-    one, four = (seconds(predicted("fsdp", microbatches=count)) for count in (1, 4))
-    assert four["gathers"] == pytest.approx(4 * one["gathers"])
-    assert four["reductions"] == one["reductions"] > 0
-    assert four["passes"] == pytest.approx(4 * one["passes"])
-    kept = seconds(predicted("fsdp", microbatches=1, reshard="false"))
-    assert one["gathers"] / 2 < kept["gathers"] < one["gathers"]
-
-
-def test_a_gather_takes_what_the_profile_says_of_its_bytes() -> None:
-    from ciera_piper_core.training.build import empty_model
-
-    model = empty_model(recipe(), device="meta")
-    layers = [4 * sum(weight.numel() for weight in layer.parameters()) for layer in model.layers.values()]
-    rest = 4 * sum(weight.numel() for weight in model.parameters()) - sum(layers)
-    per_microbatch = 2 * sum(float(all_gather_seconds(PLATFORM, size, 2)) for size in layers)
-    per_microbatch += float(all_gather_seconds(PLATFORM, rest, 2))
-    assert seconds(predicted("fsdp"))["gathers"] == pytest.approx(4 * per_microbatch)
-
-
-def test_ranks_that_all_work_are_as_slow_as_all_together() -> None:
+def test_without_a_pipeline_it_is_passes_messages_and_update() -> None:
+    whole = {"passes": 4 * (12 + 0.75), "crowding": 0, "all_reduce": 12, "all_to_all": 32, "update": 2.25}
+    assert seconds(predicted("fsdp")) == whole
     found = seconds(predicted("fsdp", costs=slower(1.5)))
     assert found["passes"] + found["crowding"] == pytest.approx(1.5 * 4 * 12.75)
 
 
 def test_two_stages_wait_for_the_first_and_the_last_microbatch() -> None:
-    found = seconds(predicted("piper", pp="2"))
+    silent = ModelCosts((PartCosts(1.0, 2.0, 0.5),) * 4, REST)
+    found = seconds(predicted("piper", pp="2", costs=RankCosts(silent, silent)))
     # The second stage has the rest too: four microbatches of it, and before and after them one of the first stage.
     stage, last = 2 * 3.0, 2 * 3.0 + 0.75
+    hop = float(point_to_point_seconds(PLATFORM, 4 * 32 * 24 * 4, False))
     assert found["passes"] == pytest.approx(4 * last)
-    assert found["passes"] + found["pipeline"] == pytest.approx(4 * last + stage, rel=0.01)
-    assert found["experts"] == found["reductions"] == 0
+    assert found["pipeline"] == pytest.approx(stage, abs=20 * hop)
+    assert found["pipeline"] > stage
+    assert found["all_to_all"] == 0
     assert found["update"] == 2 * 0.5 + 0.25
+    # The loss and the norm, over stages.
+    assert found["all_reduce"] == pytest.approx(3 * float(all_reduce_seconds(PLATFORM, 8, 2)))
 
 
-def test_copies_of_a_stage_sum_their_gradients_and_experts_travel() -> None:
-    copies, shared = (seconds(predicted("piper", 4, pp="2", ep=ep)) for ep in ("1", "2"))
-    assert copies["experts"] == 0 < shared["experts"]
-    # Ranks that share experts have no copies of them to sum.
-    assert 0 < shared["reductions"] < copies["reductions"]
-    norm = sum(float(all_reduce_seconds(PLATFORM, 8, size)) for size in (4, 2, 2, 2))
-    assert shared["agreement"] == pytest.approx(norm)
+def test_stages_exchange_tokens_in_both_passes() -> None:
+    found = seconds(predicted("piper", 4, pp="2", ep="2"))
+    # Of a step 8 a layer, two layers a stage; one pass of a microbatch more for those that wait.
+    assert found["all_to_all"] == pytest.approx(2 * 8 * 5 / 4, rel=0.01)
+    assert found["all_reduce"] == pytest.approx(2 * 3, rel=0.01)
 
 
 def test_ranks_take_turns_on_cores_and_idle_ones_leave_theirs() -> None:
@@ -116,34 +100,40 @@ def test_ranks_take_turns_on_cores_and_idle_ones_leave_theirs() -> None:
     # Both.
     assert _crowding(slower(3.0), 4.0, world=4, cores=2) == pytest.approx(3.0)
     assert _crowding(EQUAL, 1.0, world=1, cores=1) == 1.0
+    found = predicted("piper", 2, pp="2", costs=slower(1.4), cores=2)
+    assert 0 < found.parts["crowding"].seconds < 0.4 * (found.parts["passes"].seconds + found.parts["pipeline"].seconds)
 
 
-def test_an_update_of_a_share_takes_no_less_than_its_share() -> None:
-    two, four = (seconds(predicted("fsdp", world))["update"] for world in (2, 4))
-    whole = EQUAL.together.total.update
-    assert whole / 2 <= two < whole
-    assert whole / 4 <= four < two
+@pytest.mark.parametrize(
+    ("kind", "formula"),
+    [
+        ("all_gather", all_gather_seconds),
+        ("reduce_scatter", reduce_scatter_seconds),
+        ("all_to_all", all_to_all_seconds),
+    ],
+)
+def test_a_message_takes_what_the_profile_says_of_its_bytes_and_ranks(kind: str, formula: Any) -> None:
+    of = message_seconds(PLATFORM, even_placement(4, 4), "halo_v1")
+    for ranks in ((0, 1), (2, 3), (0, 1, 2, 3)):
+        wanted = formula(PLATFORM, 1e6, len(ranks), ranks_per_node=min(len(ranks), PLATFORM.gpus_per_node))
+        assert of(Message(kind, ranks, 1e6)) == pytest.approx(float(wanted))
+    with pytest.raises(ValueError, match="nothing was measured between nodes"):
+        message_seconds(PLATFORM, even_placement(2, 1))(Message(kind, (0, 1), 1e6))
+    with pytest.raises(ValueError, match="what a gather takes"):
+        of(Message("gather", (0, 1), 1e6))
 
 
-def test_alone_a_rank_has_its_share_of_batch_and_experts() -> None:
-    asked = recipe(global_batch=32)
-    sharded = alone("fsdp", asked, options("fsdp"), 2)
-    assert sharded.recipe == replace(asked, global_batch=16)
-    piped = alone("piper", asked, options("piper", pp="2", ep="2", schedule="interleaved"), 4)
-    assert piped.recipe.global_batch == 16
-    assert {name: piped.options[name] for name in ("pp", "ep", "schedule")} == {"pp": 1, "ep": 1, "schedule": "1f1b"}
-    held = [layer.experts for layer in piped.recipe.architecture.layers if layer.experts]
-    whole = [layer.experts for layer in asked.architecture.layers if layer.experts]
-    assert [each.experts for each in held] == [each.experts // 2 for each in whole]
-    assert all(isinstance(each, Experts) and each.top_k == 2 for each in held)
-    assert PiperSystem.arrange(piped.recipe, 1, piped.options) == {"pp": 1, "dp": 1, "ep": 1}
-    assert alone("plain", asked, {}, 2).recipe == asked
+def test_what_is_measured_is_a_stage_of_a_pipeline_with_all_layers() -> None:
+    whole = spread_of("fsdp", recipe(), options("fsdp", reshard="false"), 4)
+    assert (whole.width, whole.options) == (4, {"reshard": False})
+    stage = spread_of("piper", recipe(global_batch=16), options("piper", pp="2", schedule="interleaved"), 4)
+    assert stage.width == 2
+    assert {name: stage.options[name] for name in ("pp", "ep", "schedule")} == {"pp": 1, "ep": 2, "schedule": "1f1b"}
+    assert PiperSystem.arrange(recipe(global_batch=16), 2, stage.options) == {"pp": 1, "dp": 1, "ep": 2}
 
 
 def test_what_cannot_be_predicted_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no prediction of system 'xmoe'; there is one of plain, fsdp, piper"):
-        alone("xmoe", recipe(), {}, 2)
+        spread_of("xmoe", recipe(), {}, 2)
     with pytest.raises(ValueError, match="looped_bfs is not planned"):
-        predicted("piper", pp="2", schedule="looped_bfs")
-    with pytest.raises(ValueError, match="nothing was measured between nodes"):
-        predict("fsdp", recipe(), options("fsdp"), even_placement(2, 1), PLATFORM, EQUAL, 9)
+        spread_of("piper", recipe(), options("piper", pp="2", schedule="looped_bfs"), 2)
