@@ -44,12 +44,12 @@ class Message:
 
     Attributes:
         kind: of ``wire_bytes``. ranks: that take part, by their number in the world.
-        size: bytes as nccl-tests counts S: the total for gathers and reductions, what a rank sends for all_to_all.
+        size: bytes as nccl-tests counts S: the total over ranks of gathers, what each rank puts in of all others.
     """
 
     kind: str
     ranks: tuple[int, ...]
-    size: float
+    size: int
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,11 @@ def _messages(system: TrainingSystem, batch: torch.Tensor, seconds_of: Callable[
         system.update()
     found: dict[str, float] = {}
     for channel, calls in log.calls.items():
-        n = len(channel.ranks)
         for call in calls:
-            # What is sent of S, as ``wire_bytes`` has it.
-            share = (2 if call.kind == "all_reduce" else 1) * (n - 1) / n
-            seconds = seconds_of(Message(call.kind, channel.ranks, call.sent_bytes / share)) if share else 0.0
-            found[call.kind] = found.get(call.kind, 0.0) + seconds
+            if len(channel.ranks) > 1:
+                size = call.input_bytes * (len(channel.ranks) if call.kind == "all_gather" else 1)
+                seconds = seconds_of(Message(call.kind, channel.ranks, size))
+                found[call.kind] = found.get(call.kind, 0.0) + seconds
     return found
 
 

@@ -58,13 +58,15 @@ class Call:
     Attributes:
         operation: method of the process group; of two ranks' messages ``message`` on both.
         stated_bytes: that all ranks involved must state alike; -1 where they need not.
-        kind: of ``wire_bytes``. sent_bytes: by this rank; ranks need not send as much as each other.
+        kind: of ``wire_bytes``. sent_bytes: by this rank to others. input_bytes: that this rank puts in, what stays
+            here included. In neither need ranks be alike.
     """
 
     operation: str
     stated_bytes: int
     kind: str = field(default="other", compare=False)
     sent_bytes: float = field(default=0.0, compare=False)
+    input_bytes: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return self.operation if self.stated_bytes < 0 else f"{self.operation} of {self.stated_bytes} B"
@@ -193,28 +195,26 @@ def _first_difference(
 
 def _noted(name: str, group: Any, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     channel, kind = _channel(group), KINDS[name]
-    if name in WORDS:
-        me, peer = int(group.rank()), int(arguments[1])
-        pair = (me, peer) if name == "send" else (peer, me)
-        channel = Channel(channel.group, channel.ranks, pair)
-        operation, stated = "message", message_bytes(arguments[0])
-    else:
-        operation, stated = name, -1 if name in UNEQUAL else _stated(name, arguments)
-    return channel, Call(operation, stated, kind, sent_bytes(name, group, arguments))
+    sent, put_in = sent_bytes(name, group, arguments), _input_bytes(name, arguments)
+    if name not in WORDS:
+        return channel, Call(name, -1 if name in UNEQUAL else put_in, kind, sent, put_in)
+    me, peer = int(group.rank()), int(arguments[1])
+    pair = (me, peer) if name == "send" else (peer, me)
+    return Channel(channel.group, channel.ranks, pair), Call("message", put_in, kind, sent, put_in)
 
 
-def _stated(name: str, arguments: Sequence[Any]) -> int:
-    """Of what each rank puts in, which is as much on all of them."""
+def _input_bytes(name: str, arguments: Sequence[Any]) -> int:
     if name == "barrier":
         return 0
-    first = name in ("allreduce", "allreduce_coalesced", "broadcast", "reduce")
+    first = name in ("allreduce", "allreduce_coalesced", "broadcast", "reduce", *WORDS)
     return message_bytes(arguments[0 if first else 1])
 
 
 def _exchanged(node: Any, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     """As ``alltoall_base`` in the node's group, through whatever it goes."""
-    sent = sent_bytes("alltoall_base", node.internal, arguments)
-    return _channel(node.internal), Call(NODE_EXCHANGE, -1, KINDS["alltoall_base"], sent)
+    name = "alltoall_base"
+    sent, put_in = sent_bytes(name, node.internal, arguments), _input_bytes(name, arguments)
+    return _channel(node.internal), Call(NODE_EXCHANGE, -1, KINDS[name], sent, put_in)
 
 
 def _channel(group: Any) -> Channel:
