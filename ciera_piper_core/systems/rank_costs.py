@@ -14,7 +14,6 @@ import gc
 import time
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -208,9 +207,8 @@ def _of_model(
     times: np.ndarray[Any, Any], messages: Sequence[Mapping[str, float]], recipe: Recipe, kinds: Sequence[Layer]
 ) -> ModelCosts:
     """From seconds ``(rounds, models, 3)`` of the shallow models, and what their messages take."""
-    one, *two = (
-        PartCosts(*(median(column) for column in times[:, model].T), sent) for model, sent in enumerate(messages)
-    )
+    medians = np.median(times, axis=0).tolist()
+    one, *two = (PartCosts(*taken, sent) for taken, sent in zip(medians, messages, strict=True))
     of_kind = {kind: both - one for kind, both in zip(kinds, two, strict=True)}
     return ModelCosts(tuple(of_kind[layer] for layer in recipe.architecture.layers), one - of_kind[kinds[0]])
 
