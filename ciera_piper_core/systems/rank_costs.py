@@ -208,7 +208,10 @@ def _of_model(
 ) -> ModelCosts:
     """From seconds ``(rounds, models, 3)`` of the shallow models, and what their messages take."""
     medians = np.median(times, axis=0).tolist()
-    one, *two = (PartCosts(*taken, sent) for taken, sent in zip(medians, messages, strict=True))
+    one, *two = (
+        PartCosts(forward, backward, update, sent)
+        for (forward, backward, update), sent in zip(medians, messages, strict=True)
+    )
     of_kind = {kind: both - one for kind, both in zip(kinds, two, strict=True)}
     return ModelCosts(tuple(of_kind[layer] for layer in recipe.architecture.layers), one - of_kind[kinds[0]])
 
