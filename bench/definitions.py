@@ -368,6 +368,25 @@ SERIES_DIFFERENCE = define(
     )
 )
 
+PREDICTED_SECONDS = define(
+    Definition(
+        "duration/predicted-iteration-v1",
+        "s",
+        "lower",
+        "What a model says that an iteration takes (parameter part: total, or one of the parts that add up to it), "
+        "made before the first one from a platform profile (parameter profile: whose it is) and from what was measured "
+        "without such an iteration.",
+    )
+)
+PREDICTION_ERROR = define(
+    Definition(
+        "difference/predicted-to-measured-v1",
+        "ratio",
+        "lower",
+        "Distance between the predicted and the measured duration of an iteration, as a share of the measured one.",
+    )
+)
+
 
 def _share_of_peak(work: Work, seconds: float, flops: float | None) -> float:
     """``flops`` (those of the model if None) over what the devices can do; NaN where that is not known."""

@@ -1,4 +1,4 @@
-"""The suite ``self``: what the harness itself costs, in its timed loop and in its store."""
+"""The suite ``self``: what the harness itself costs, in its timed loop, around a training step, and in its store."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.definitions import Definition, define
+from bench.errors import UsageError
+from bench.step_overhead import STEP_OVERHEAD, SUITE, StepOverhead
 from bench.store.row import Row, RunRecord, new_run_id, utc_now
 from bench.suite import Axis, Case, Metric, Suite, Workload
 
@@ -66,21 +68,22 @@ class SelfSuite(Suite):
     """The harness measured by itself."""
 
     name: ClassVar[str] = "self"
-    summary: ClassVar[str] = "what the harness costs: timed loop, sealing, queries"
+    summary: ClassVar[str] = "what the harness costs: timed loop, beside a training step too, sealing, queries"
     method_version: ClassVar[int] = 1
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("loop_overhead", LOOP_OVERHEAD),
+        Metric("step_overhead", STEP_OVERHEAD),
         Metric("seal_seconds", SEAL_SECONDS),
         Metric("query_seconds", QUERY_SECONDS),
     )
     axes: ClassVar[tuple[Axis, ...]] = (
-        Axis("what", "str", "part of the harness", ("loop", "seal", "query")),
-        Axis("rows", "int", "rows sealed or queried; 0 for the loop", minimum=0),
+        Axis("what", "str", "part of the harness", ("loop", "step", "seal", "query")),
+        Axis("rows", "int", "rows sealed or queried; 0 for loop and step", minimum=0),
     )
     presets: ClassVar[Mapping[Preset, Mapping[str, Sequence[Value]]]] = {
-        "quick": {"what": ("loop", "seal", "query"), "rows": (0, 100_000, 1_000_000)},
-        "standard": {"what": ("loop", "seal", "query"), "rows": (0, 100_000, 1_000_000)},
-        "full": {"what": ("loop", "seal", "query"), "rows": (0, 10_000, 100_000, 1_000_000)},
+        "quick": {"what": ("loop", "step", "seal", "query"), "rows": (0, 100_000, 1_000_000)},
+        "standard": {"what": ("loop", "step", "seal", "query"), "rows": (0, 100_000, 1_000_000)},
+        "full": {"what": ("loop", "step", "seal", "query"), "rows": (0, 10_000, 100_000, 1_000_000)},
     }
 
     def cases(self, preset: Preset, overrides: Mapping[str, Sequence[Value]]) -> Iterable[Case]:
@@ -90,19 +93,33 @@ class SelfSuite(Suite):
                 yield case
 
     def keeps(self, case: Case) -> bool:
-        return bool((case["what"] == "loop") == (case["rows"] == 0))
+        return bool((case["what"] in ("loop", "step")) == (case["rows"] == 0))
 
     def metrics_for(self, case: Case) -> tuple[Metric, ...]:
         (metric,) = (metric for metric in self.metrics if metric.name.startswith(case["what"]))
         return (metric,)
 
     def memory_bytes(self, case: Case, site: Site) -> int:
+        if case["what"] == "step":
+            suite, step = _training_step()
+            return suite.memory_bytes(step, site)
         in_python = case["rows"] if case["what"] == "seal" else case["rows"] // STORED_RUNS
         return 2 * ROW_BYTES * int(in_python)
+
+    def skip_reason(self, case: Case, site: Site) -> str | None:
+        if case["what"] != "step":
+            return None
+        try:
+            suite, step = _training_step()
+        except UsageError as error:
+            return str(error)
+        return suite.skip_reason(step, site)
 
     def setup(self, case: Case, context: Context) -> Workload:
         if case["what"] == "loop":
             return _Loop(context.site.device)
+        if case["what"] == "step":
+            return StepOverhead(*_training_step(), context)
         if case["what"] == "seal":
             return _Seal(case["rows"], context.site.seed)
         return _Query(case["rows"], context.site.seed)
@@ -171,6 +188,19 @@ def synthetic_rows(n: int, seed: int) -> Iterator[Row]:
 def synthetic_record(seed: int) -> RunRecord:
     """The record of a new run of such rows."""
     return RunRecord(new_run_id(), utc_now(), ["run", "collectives"], ["collectives"], "quick", seed)
+
+
+def _training_step() -> tuple[Suite, Case]:
+    """A small training step of one process.
+
+    Raises:
+        UsageError: no suite of training steps is installed.
+    """
+    from bench.registry import load_suite
+
+    suite = load_suite(SUITE)
+    (case,) = suite.cases("quick", {"system": ["plain"], "ranks": [1]})
+    return suite, case
 
 
 def _nothing() -> None:

@@ -248,6 +248,38 @@ class Workload(ABC):
         """Release what setup took; called also when the case failed by an exception."""
 
 
+@dataclass(frozen=True)
+class Forecast:
+    """What a model says that an iteration takes, made without one.
+
+    Attributes:
+        seconds: by part; they add up to the iteration. Empty where there is no prediction.
+        profile: what the platform profile is of.
+        basis: how the parts are known, a sentence each.
+        reason: why there is no prediction, in one line; empty where there is one.
+
+    Raises:
+        ValueError: seconds that are negative or not finite, or neither seconds nor a reason.
+    """
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    profile: str = ""
+    basis: Sequence[str] = ()
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in self.seconds.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"forecast: {name} must be finite and not negative, not {value!r}")
+        if bool(self.reason) == (sum(self.seconds.values()) > 0):
+            raise ValueError("a forecast has either seconds or a reason why it has none")
+
+    @property
+    def total(self) -> float:
+        """Seconds of an iteration."""
+        return sum(self.seconds.values())
+
+
 class ComparableWorkload(Workload):
     """A workload that can take turns with others of its suite, and says whether it does the same as they.
 
@@ -269,6 +301,10 @@ class ComparableWorkload(Workload):
 
     def inspect(self) -> None:
         """Called once, after the timed iterations: more of them, with instruments, for ``observations``."""
+
+    def forecast(self, profile: str) -> Forecast:
+        """What a model says that an iteration takes, from a platform profile (its file or folder); before the first."""
+        return Forecast(reason="its suite predicts nothing")
 
     def handed_on(self) -> Mapping[str, Value]:
         """What the other sides take over, in their ``Context.scratch``, in place of measuring it again."""

@@ -6,6 +6,7 @@ reaches into the harness beyond the contract of suites.
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path  # noqa: TC003  # typer reads the annotations when it runs
@@ -58,6 +59,14 @@ def compare(
     ] = None,
     turns: Annotated[int, typer.Option("--turns", help="Turns of each system, at most.")] = 8,
     warmup: Annotated[int, typer.Option("--warmup", help="Steps before the first turn.")] = FEWEST_WARM_UPS,
+    predict: Annotated[
+        Path | None,
+        typer.Option(
+            "--predict",
+            metavar="PROFILE",
+            help="Show beside each time what the planner's model predicts, from this machine's `bench characterize`.",
+        ),
+    ] = None,
     apart: Annotated[
         bool, typer.Option("--apart", help="One system after the other, where memory does not hold all of them.")
     ] = False,
@@ -95,6 +104,7 @@ def compare(
         apart=apart,
         device=device,
         seed=seed,
+        profile=require_profile(predict),
         timeout_s=timeout,
     )
     folder = store or default_store_path()
@@ -111,6 +121,31 @@ def compare(
         print_outcome(outcome, view(request))
     print(f"run {outcome.run_id}; stored in {folder}", file=sys.stderr)
     raise typer.Exit(outcome.exit_code)
+
+
+def require_profile(path: Path | None) -> str:
+    """The file of the profile as ranks find it, or nothing; a warning if it is not of this machine.
+
+    Raises:
+        UsageError: it cannot be read, or has not what a prediction needs.
+    """
+    from bench.environment import fingerprint, identity_differences
+    from ciera_piper_core.platforms import load_platform
+
+    if path is None:
+        return ""
+    file = path / "profile.json" if path.is_dir() else path
+    try:
+        load_platform(str(file))
+        profile = json.loads(file.read_text())
+    except (ValueError, OSError) as error:
+        raise UsageError(f"--predict: {error}") from None
+    if differences := identity_differences(profile, fingerprint()):
+        print(
+            f"note: {file} is of another machine or set-up ({differences[0]}), and so are messages in predictions",
+            file=sys.stderr,
+        )
+    return str(file.absolute())
 
 
 def training_params(model: str, scale: str, overrides: list[str]) -> dict[str, Value]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from bench.definitions import Ceiling, Work
-from bench.suite import Case, ComparableWorkload
+from bench.suite import Case, ComparableWorkload, Forecast
 from ciera_piper_core.training.regions import REGIONS, SHARES
 from ciera_piper_core.training.wire_bytes import COLLECTIVES
 from suites.peak_memory import PeakMemory
@@ -93,6 +93,11 @@ class TrainingWorkload(ComparableWorkload):
             "clip_norm": recipe.clip_norm,
             **{f"routing_{name}": value for name, value in asdict(recipe.routing).items()},
         }
+
+    def forecast(self, profile: str) -> Forecast:
+        from suites.training_forecast import forecast
+
+        return forecast(self._training, self._system.ranks, self._context.alive, profile)
 
     def handed_on(self) -> Mapping[str, Value]:
         return {PEAK: self._peak} if self._peak else {}

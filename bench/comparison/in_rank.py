@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from bench.measure.progress import Phase, Progress
     from bench.suite import Case, Context, Suite
 
-PHASES: dict[str, Phase] = {"open": "setup", "turn": "measure", "inspect": "check", "close": "check"}
+PHASES: dict[str, Phase] = {
+    "open": "setup",
+    "forecast": "setup",
+    "turn": "measure",
+    "inspect": "check",
+    "close": "check",
+}
 """What a rank is said to do while it answers each message."""
 SIDE = "bench.comparison"
 """Where the open side is kept in the context's scratch."""
@@ -63,6 +69,10 @@ class OpenSide:
         observed = {name: list(map(float, samples)) for name, samples in self.workload.observations().items()}
         return {"observed": observed, "series": self._series(), "work": asdict(self.workload.work)}
 
+    def forecast(self, profile: str) -> dict[str, Any]:
+        """What a model says that an iteration takes, on rank 0 (collective)."""
+        return asdict(self.workload.forecast(profile))
+
     def _series(self) -> dict[str, list[float]]:
         return {name: list(map(float, values)) for name, values in self.workload.series().items()}
 
@@ -79,6 +89,8 @@ def answer(
     if message["type"] == "open":
         return [_open(message, suite, case, context, progress)]
     side: OpenSide = context.scratch[SIDE]
+    if message["type"] == "forecast":
+        return [side.forecast(str(message["profile"]))]
     if message["type"] == "turn":
         return [side.run(int(message["untimed"]), int(message["timed"]))]
     if message["type"] == "inspect":

@@ -11,7 +11,7 @@ import numpy as np
 from bench.comparison.contract import largest_difference
 from bench.comparison.speedup import Speedup, speedup_of
 from bench.comparison.turns import right_record
-from bench.definitions import SERIES_DIFFERENCE, SPEEDUP, SPEEDUP_BOUND
+from bench.definitions import PREDICTED_SECONDS, PREDICTION_ERROR, SERIES_DIFFERENCE, SPEEDUP, SPEEDUP_BOUND
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK
 from bench.measure.rounds import block_agreement
 from bench.measure.runner import blank_row, placed_case, timed_rows, unmeasured_rows
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from bench.comparison.request import ComparisonRequest
     from bench.store.row import Row, Status
     from bench.suite import ComparableSuite
+
+TOTAL = "total"
+"""Of the parts of a predicted iteration, all together."""
 
 
 @dataclass
@@ -79,6 +82,13 @@ class Outcome:
             return None
         return speedup_of(self.seconds(reference), self.seconds(record), by_turns=not self.request.apart)
 
+    def prediction_error(self, record: Record) -> float | None:
+        """How much longer the predicted iteration is than the measured one, as a share of that; None without both."""
+        seconds = [sample for turn in self.seconds(record) for sample in turn]
+        if record.ending or record.forecast is None or record.forecast.reason or not seconds:
+            return None
+        return record.forecast.total / float(np.median(seconds)) - 1
+
     def rows_of(self, record: Record) -> list[Row]:
         """The rows of a side, stored or to be."""
         if record.label not in self._rows:
@@ -89,7 +99,7 @@ class Outcome:
         rows = self._own_rows(record)
         if record is not self.reference:
             rows += self._speedup_rows(record)
-        return rows + self._difference_rows(record)
+        return rows + self._difference_rows(record) + self._forecast_rows(record)
 
     def _own_rows(self, record: Record) -> list[Row]:
         case, site, turns = record.side.case, record.site, self.seconds(record)
@@ -149,6 +159,25 @@ class Outcome:
             else:
                 row.value, row.n, row.status, row.reason = difference.relative, difference.compared, "ok", ""
             rows.append(row)
+        return rows
+
+    def _forecast_rows(self, record: Record) -> list[Row]:
+        forecast = record.forecast
+        if forecast is None:
+            return []
+        whose = {"profile": forecast.profile}
+        values: dict[str, float | None] = {TOTAL: None if forecast.reason else forecast.total, **forecast.seconds}
+        metrics = [Metric("predicted_time", PREDICTED_SECONDS, {**whose, "part": part}) for part in values]
+        rows = [self._row(record, metric) for metric in metrics]
+        rows.append(self._row(record, Metric("prediction_error", PREDICTION_ERROR, whose)))
+        error = self.prediction_error(record)
+        for row, value in zip(rows, (*values.values(), None if error is None else abs(error)), strict=True):
+            if value is not None:
+                row.value, row.n, row.status, row.reason = value, 1, "ok", ""
+            elif forecast.reason:
+                row.status, row.reason = "skipped", forecast.reason
+            else:
+                row.status, row.reason = self._why_not(record)
         return rows
 
     def _why_not(self, record: Record) -> tuple[Status, str]:

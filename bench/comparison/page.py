@@ -15,6 +15,9 @@ from bench.comparison.view import (
     headline,
     matrix_values,
     parts_of,
+    predicted_parts,
+    prediction_lines,
+    prediction_texts,
     shown,
     speedup_text,
     times,
@@ -60,7 +63,8 @@ def render(outcome: Outcome, view: View) -> str:
     """The comparison as one HTML document."""
     sections = [
         ("time", "Time of an iteration", _times(outcome, view)),
-        ("parts", view.parts, _parts(outcome, view)),
+        ("parts", view.parts, _parts(view.parts, *parts_of(outcome, view.residual))),
+        ("prediction", "Prediction", _prediction(outcome)),
         *((f"curve-{name}", _capitalized(name), _curves(outcome, name, axis)) for name, axis in view.curves.items()),
         *(
             (f"matrix-{place}", matrix.title, _matrix(outcome, view, matrix))
@@ -123,10 +127,12 @@ def _times(outcome: Outcome, view: View) -> Markup:
             title = f"{record.label}: {duration(middle)}, from {duration(low)} to {duration(high)}"
             found.append(Bar(visible(record.label), middle, low, high, duration(middle), visible(title)))
     columns = shown(outcome, (*view.columns, *view.further))
+    predicted = ("Predicted", "Off by") if outcome.request.profile else ()
     head = [
         view.side,
         "Iteration",
         "5 to 95 %",
+        *predicted,
         f"Speedup over {visible(outcome.reference.label)}",
         *(_capitalized(column.heading) for column in columns),
         *(f"{_capitalized(name)} off by" for name in view.curves),
@@ -138,6 +144,7 @@ def _times(outcome: Outcome, view: View) -> Markup:
         numbers = [duration(spread[1]), f"{duration(spread[0])} to {duration(spread[2])}"] if spread else [NONE, NONE]
         cells = [
             *numbers,
+            *(prediction_texts(outcome, record) if predicted else ()),
             speedup_text(speedup) if speedup else NONE,
             *(cell(outcome, record, column) for column in columns),
             *(difference_text(outcome, record, name) for name in view.curves),
@@ -154,8 +161,16 @@ def _times(outcome: Outcome, view: View) -> Markup:
     return joined([plot, _table(head, 1, body)])
 
 
-def _parts(outcome: Outcome, view: View) -> Markup | None:
-    names, sizes = parts_of(outcome, view.residual)
+def _prediction(outcome: Outcome) -> Markup | None:
+    """How the predicted times came about; None where nobody asked for any."""
+    lines = [element("li", visible(line)) for line in prediction_lines(outcome)]
+    if not lines:
+        return None
+    parts = _parts("What a predicted iteration is made of", *predicted_parts(outcome))
+    return joined([parts, element("ul", *lines, class_="quiet")])
+
+
+def _parts(title: str, names: Sequence[str], sizes: Mapping[str, Mapping[str, float]]) -> Markup | None:
     if not names:
         return None
     keys = [
@@ -177,7 +192,7 @@ def _parts(outcome: Outcome, view: View) -> Markup | None:
     return joined(
         [
             element("ul", *keys, class_="comparison-keys"),
-            stacked(shown_sizes, names, view.parts, duration),
+            stacked(shown_sizes, names, title, duration),
             _table(["Part", *shown_sizes], 1, body),
         ]
     )

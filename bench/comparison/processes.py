@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.definitions import Ceiling, Work
 from bench.launch.supervisor import Failure, RankProcesses
+from bench.suite import Forecast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +44,7 @@ class Record:
         turns: of each timed turn, seconds of each rank and iteration, shape ``(world, n)``.
         entry_ns: likewise when each rank began, on rank 0's clock.
         observed: what the instruments found, by the metric's key; None before the inspection.
+        forecast: what a model says that an iteration takes; None where nobody asked.
         work: of one iteration.
         settled_after: iterations after which it works as it does from then on.
         warmup: untimed iterations so far.
@@ -57,6 +59,7 @@ class Record:
     turns: list[list[list[float]]] = field(default_factory=list)
     entry_ns: list[list[list[float]]] = field(default_factory=list)
     observed: dict[str, list[float]] | None = None
+    forecast: Forecast | None = None
     work: Work = field(default_factory=Work)
     settled_after: int = 0
     warmup: int = 0
@@ -109,6 +112,12 @@ class SideProcesses:
         self.record.work, self.record.settled_after = _work(answer["work"]), int(answer["settled_after"])
         handed: dict[str, Value] = answer["given"]
         return handed
+
+    def predict(self, profile: str) -> None:
+        """What a model says that an iteration takes, from that platform profile."""
+        answer = self._ask("forecast", profile=profile)
+        if answer is not None:
+            self.record.forecast = Forecast(**answer)
 
     def turn(self, untimed: int, timed: int) -> None:
         """So many iterations, the first of which are not timed."""

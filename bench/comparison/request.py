@@ -58,6 +58,7 @@ class ComparisonRequest:
         apart: one side after the other in place of turns, where memory does not hold them all.
         lab: the emulated cluster's shape, or empty. device: ``cpu``, ``cuda`` or ``auto``.
         seed: of weights and data.
+        profile: platform profile that timed sides are predicted from, a file or folder; empty for no prediction.
         timeout_s: seconds without progress after which a side has failed; None for the default.
 
     Raises:
@@ -75,6 +76,7 @@ class ComparisonRequest:
     lab: str = ""
     device: DeviceChoice = "auto"
     seed: int = 0
+    profile: str = ""
     timeout_s: float | None = field(default=None)
 
     def __post_init__(self) -> None:

@@ -19,6 +19,9 @@ from bench.comparison.view import (
     interval_text,
     matrix_values,
     parts_of,
+    predicted_parts,
+    prediction_lines,
+    prediction_texts,
     shown,
     times,
     value_text,
@@ -26,7 +29,7 @@ from bench.comparison.view import (
 from bench.gate_output.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import IO
 
     from rich.console import RenderableType
@@ -46,14 +49,18 @@ def print_outcome(outcome: Outcome, view: View, file: IO[str] | None = None) -> 
 def render(outcome: Outcome, view: View) -> RenderableType:
     """The comparison as a rich renderable."""
     parts: list[RenderableType] = [_sides(outcome, view), *_further(outcome, view)]
-    parts += _parts(outcome, view)
+    parts += _parts(view.parts, *parts_of(outcome, view.residual))
+    parts += _parts("What a predicted iteration is made of", *predicted_parts(outcome))
     for matrix in view.matrices:
         table = _matrix(outcome, view, matrix)
         parts += [Text(matrix.title, style="bold"), table] if table else []
     for record in outcome.records:
         if record.ending:
             parts.append(Text(f"{visible(record.label)}: {record.ending.status}: {visible(record.ending.reason)}"))
-    parts += [Text(f"note: {visible(line)}", style="dim") for line in (*contract_lines(outcome), *view.remarks)]
+    parts += [
+        Text(f"note: {visible(line)}", style="dim")
+        for line in (*contract_lines(outcome), *prediction_lines(outcome), *view.remarks)
+    ]
     parts.append(Text(visible(headline(outcome)), style="bold" if outcome.exit_code == 0 else "bold yellow"))
     return Group(*parts)
 
@@ -73,7 +80,8 @@ def _sides(outcome: Outcome, view: View) -> Table:
     columns = shown(outcome, view.columns)
     differences = [name for name in view.curves if any(name in record.series for record in outcome.records)]
     over = f"over {visible(outcome.reference.label)}"
-    headings = ["iteration", "5 to 95 %", over, "95 % interval", *(column.heading for column in columns)]
+    predicted = ["predicted", "off by"] if outcome.request.profile else []
+    headings = ["iteration", "5 to 95 %", *predicted, over, "95 % interval", *(column.heading for column in columns)]
     table = _table(view.side, [*headings, *(f"{name} off by" for name in differences)])
     for record in outcome.timed:
         spread, speedup = times(outcome, record), outcome.speedup(record)
@@ -82,6 +90,7 @@ def _sides(outcome: Outcome, view: View) -> Table:
             Text(visible(record.label), style="bold" if record is outcome.reference else ""),
             duration(spread[1]) if spread else Text(status, style=STYLES.get(status, "yellow")),
             f"{duration(spread[0])} to {duration(spread[2])}" if spread else NONE,
+            *(prediction_texts(outcome, record) if predicted else ()),
             f"{speedup.value:.2f} x" if speedup else NONE,
             interval_text(speedup) if speedup else NONE,
             *(cell(outcome, record, column) for column in columns),
@@ -101,16 +110,15 @@ def _further(outcome: Outcome, view: View) -> list[Table]:
     return [table]
 
 
-def _parts(outcome: Outcome, view: View) -> list[RenderableType]:
+def _parts(title: str, names: Sequence[str], sizes: Mapping[str, Mapping[str, float]]) -> list[RenderableType]:
     """Where an iteration's time goes, a line a part."""
-    names, sizes = parts_of(outcome, view.residual)
     if not names:
         return []
     table = _table("", [visible(label) for label in sizes])
     for name in names:
         cells = [duration(found[name]) if name in found else NONE for found in sizes.values()]
         table.add_row(Text(visible(name)), *cells)
-    return [Text(view.parts, style="bold"), table]
+    return [Text(title, style="bold"), table]
 
 
 def _table(first: str, headings: Sequence[str]) -> Table:

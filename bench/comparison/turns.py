@@ -58,7 +58,8 @@ class Turns:
     def stages(request: ComparisonRequest) -> int:
         """How often ``Watcher.stage`` is called if all goes well."""
         timed = sum(side.timed for side in request.sides)
-        return 3 * len(request.sides) + timed * len(request.steps_of_turns) + len(request.sides) - timed
+        predicted = timed if request.profile else 0
+        return 3 * len(request.sides) + timed * len(request.steps_of_turns) + len(request.sides) - timed + predicted
 
     def run(self) -> None:
         """Measure; what becomes of each side is in its record."""
@@ -134,6 +135,9 @@ class Turns:
                 f"works as it does only after {record.settled_after} iterations; with --apart, ask for --warmup"
                 f" {record.settled_after}",
             )
+        if self._request.profile and record.side.timed and side.alive:
+            self._watcher.stage(record.label, "is predicted")
+            side.predict(self._request.profile)
         self._tell(record)
 
     def _warm_up(self, side: SideProcesses) -> None:

@@ -162,6 +162,34 @@ def matrix_values(outcome: Outcome, matrix: Matrix) -> tuple[list[str], dict[str
     return kept, found
 
 
+def prediction_texts(outcome: Outcome, record: Record) -> tuple[str, str]:
+    """A side's predicted time, and how far it is off the measured one: ``31.2 ms``, ``-7.4 %``."""
+    if record.forecast is None or record.forecast.reason:
+        return NONE, NONE
+    error = outcome.prediction_error(record)
+    return duration(record.forecast.total), NONE if error is None else f"{100 * error:+.1f} %"
+
+
+def predicted_parts(outcome: Outcome) -> tuple[list[str], dict[str, dict[str, float]]]:
+    """The parts of predicted iterations, and by side what each takes; empty where there are none."""
+    sizes = {
+        record.label: dict(record.forecast.seconds)
+        for record in outcome.timed
+        if record.forecast is not None and not record.forecast.reason
+    }
+    return list(dict.fromkeys(name for found in sizes.values() for name in found)), sizes
+
+
+def prediction_lines(outcome: Outcome) -> list[str]:
+    """From which profile sides were predicted and how, or why they were not, a sentence each."""
+    known = {record.label: record.forecast for record in outcome.timed if record.forecast is not None}
+    profiles = dict.fromkeys(one.profile for one in known.values() if not one.reason)
+    lines = [f"predicted from the profile of {profile}, before the first iteration" for profile in profiles]
+    lines += dict.fromkeys(line for one in known.values() for line in one.basis)
+    lines += [f"{label} is not predicted: {one.reason}" for label, one in known.items() if one.reason]
+    return lines
+
+
 def headline(outcome: Outcome) -> str:
     """What a comparison found, in a sentence or two."""
     speeds = {record.label: outcome.speedup(record) for record in outcome.timed}

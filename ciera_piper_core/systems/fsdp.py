@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -15,6 +14,7 @@ from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.agreed_stop import stop_at_loss, stop_at_norm
 from ciera_piper_core.systems.data_parallel import DataParallelSystem
 from ciera_piper_core.systems.fsdp_regions import mark_regions
+from ciera_piper_core.systems.rank_mesh import device_mesh
 from ciera_piper_core.systems.system import Layout, Option
 from ciera_piper_core.training.build import DTYPES, empty_model, tie_embeddings
 from ciera_piper_core.training.gradient_norm import Spread, gradient_norm
@@ -80,7 +80,7 @@ class FSDPSystem(DataParallelSystem):
         self.data_rank, self.data_width = dist.get_rank(ranks.group), ranks.world
         self.steps = 0
         self.scaler = LossScaler(recipe.precision)
-        self.mesh = DeviceMesh.from_group(ranks.group, ranks.device.type, mesh_dim_names=("shard",))
+        self.mesh = device_mesh(ranks.group, ranks.device, "shard")
         self.model = self._sharded_model()
         mark_regions(self.model)
         # Masters and working weights are one: FSDP rounds what it gathers.

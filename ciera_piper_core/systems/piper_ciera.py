@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -22,6 +20,7 @@ from ciera_piper_core.systems.fsdp_regions import mark_regions
 from ciera_piper_core.systems.gradient_buckets import GradientBuckets
 from ciera_piper_core.systems.pipeline_plan import OPTIONS
 from ciera_piper_core.systems.piper import PiperSystem
+from ciera_piper_core.systems.rank_mesh import device_mesh
 from ciera_piper_core.systems.system import Option
 from ciera_piper_core.training.build import DTYPES
 from ciera_piper_core.training.health import check_batch
@@ -31,14 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+    from torch.distributed.device_mesh import DeviceMesh
 
     from ciera_piper_core.allgather.fsdp import CompressedModel
     from ciera_piper_core.models.transformer import Transformer, TransformerLayer
     from ciera_piper_core.systems.system import Ranks
     from ciera_piper_core.training.recipe import Recipe
-
-
-_numbers = itertools.count()
 
 
 class PiperCieraSystem(PiperSystem):
@@ -159,10 +156,7 @@ class PiperCieraSystem(PiperSystem):
             mark_regions(stage)
 
     def _device_mesh(self, *axes: str) -> DeviceMesh:
-        # Named anew each time: torch caches by meshes that are equal, and would go on to use the groups of
-        # a system that is closed.
-        name = f"{'_'.join(axes)}_{next(_numbers)}"
-        return DeviceMesh.from_group(self.mesh.group(*axes), self.ranks.device.type, mesh_dim_names=(name,))
+        return device_mesh(self.mesh.group(*axes), self.ranks.device, "_".join(axes))
 
     def _shard(self, module: torch.nn.Module, mesh: DeviceMesh) -> None:
         """Shard what of the module is not sharded yet; gradients are summed, as the losses' weights have it."""

@@ -1,215 +1,277 @@
-"""The step time that the planner's model gives for a system that is built here, to be held against the measured one.
+"""The step time that a model gives for a system that is built here, to be held against the measured one.
 
-The planner knows the machine by its profile: products, memory, messages. It knows nothing of what a
-host spends on a pass however small its tensors are, which is most of a tiny model's step; ``HostCosts``
-are measured by the system itself, on one rank and with the shortest sequences, and added where they fall.
+What a rank does by itself is measured (``rank_costs``): nothing is sent then, and nobody waits. Which messages a
+step sends is known from the same run, and what they take from the platform's profile, by the planner's formulas.
+The planner's schedules say in which order stages work and wait. So no step of the system is in its prediction.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
-from statistics import median
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import torch
 
-from ciera_piper_core.planner.communication import all_gather_seconds, reduce_scatter_seconds
-from ciera_piper_core.planner.estimate import Estimator, columns_of
+from ciera_piper_core.planner.communication import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    point_to_point_seconds,
+    reduce_scatter_seconds,
+)
 from ciera_piper_core.planner.schedule_batch import batch_seconds
-from ciera_piper_core.planner.schedules import SCHEDULES, chunks_of
-from ciera_piper_core.planner.strategy import Question, Strategy
-from ciera_piper_core.systems.pipeline_plan import PipelinePlan
-from ciera_piper_core.training.build import DTYPES, empty_model
+from ciera_piper_core.planner.schedules import SCHEDULES
+from ciera_piper_core.systems.pipeline_plan import OPTIONS, PipelinePlan
+from ciera_piper_core.systems.rank_costs import Message, RankCosts
+from ciera_piper_core.training.build import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
+
+    from ciera_piper_core.alltoall.placement import Placement
+    from ciera_piper_core.planner.communication import AllToAll
     from ciera_piper_core.planner.schedules import Schedule
     from ciera_piper_core.platforms.platform import Platform
-    from ciera_piper_core.systems.system import Ranks, TrainingSystem
+    from ciera_piper_core.systems.rank_costs import ModelCosts, PartCosts
     from ciera_piper_core.training.recipe import Recipe
 
-PREDICTED = ("fsdp", "piper")
-SHORTEST = 8
-"""Tokens of a sequence of which only the host's costs are left."""
-ROUNDS = 7
+    Floats = NDArray[np.float64]
+
+PREDICTED = ("plain", "fsdp", "piper")
+EXCHANGES = "all_to_all"
+SCALAR_BYTES = 8
+AGREEMENTS = 3
+"""Sums of one number over the stages of a pipeline in a step: the loss, and two kinds of gradients in the norm."""
+SPLIT_BACKWARD = ("zero_bubble", "zbv")
+OWN = "what each rank does by itself, with shallow models"
+CROWDING = "all ranks at the same time against one alone, nothing sent"
+SENT = "by the profile, at the sizes that the system sends"
+ORDER = "the schedule's order of operations, and the profile's sends between stages"
+
+Status = Literal["measured", "assumed"]
 
 
 @dataclass(frozen=True)
-class HostCosts:
-    """What a step takes without work or messages to speak of, seconds.
+class Part:
+    """A part of a step.
 
     Attributes:
-        forward, backward: of a microbatch through the whole model. update: of the optimizer, once a step.
+        seconds: of it. status: how it is known. how: in words.
     """
 
-    forward: float = 0.0
-    backward: float = 0.0
-    update: float = 0.0
+    seconds: float
+    status: Status
+    how: str
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step.
+    """A step, in parts that add up.
 
     Attributes:
-        pipeline: passes of all microbatches, with the waits of a pipeline. gathers, reductions: of parameters and
-            gradients, between data ranks. optimizer: its update.
+        parts: by name: ``passes`` forward and backward of all microbatches on the busiest rank, ``crowding`` of ranks
+            that share cores and memory, ``pipeline`` waits and sends between stages, messages by kind of
+            ``wire_bytes``, ``update`` by the optimizer.
     """
 
-    pipeline: float
-    gathers: float
-    reductions: float
-    optimizer: float
+    parts: Mapping[str, Part]
 
     @property
     def total(self) -> float:
-        """Of the step."""
-        return self.pipeline + self.gathers + self.reductions + self.optimizer
+        """Seconds of the step."""
+        return sum(part.seconds for part in self.parts.values())
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What ranks do by themselves, where a pipeline's stages are one.
+
+    Attributes:
+        width: neighbouring ranks that share the work: all, or a stage's. options: of the system on so many.
+    """
+
+    width: int
+    options: Mapping[str, Any]
+
+
+def spread_of(name: str, recipe: Recipe, options: Mapping[str, Any], world: int) -> Spread:
+    """The work to measure for a system on ``world`` ranks.
+
+    Raises:
+        ValueError: a system without prediction, or one that cannot run so.
+    """
+    if name not in PREDICTED:
+        raise ValueError(f"no prediction of system {name!r}; there is one of {', '.join(PREDICTED)}")
+    if name != "piper":
+        return Spread(world, dict(options))
+    plan = _planned(recipe, options, world)
+    defaults = {name: option.default for name, option in OPTIONS.items()}
+    changed = {"pp": 1, "ep": plan.mesh.ep, "placement": plan.placement, "alltoall": plan.alltoall}
+    return Spread(world // plan.mesh.pp, {**options, **defaults, **changed})
+
+
+def message_seconds(platform: Platform, placement: Placement, alltoall: str = "") -> Callable[[Message], float]:
+    """What a message takes, by a profile.
+
+    Args:
+        placement: of all ranks.
+        alltoall: algorithm of exchanges, of ``alltoall.ALGORITHMS``; HALO counts between nodes only.
+    """
+    gathers = {
+        "all_gather": all_gather_seconds,
+        "reduce_scatter": reduce_scatter_seconds,
+        "all_reduce": all_reduce_seconds,
+    }
+
+    def seconds(message: Message) -> float:
+        nodes = [placement.node_of(rank) for rank in message.ranks]
+        count, on_node = len(nodes), max(nodes.count(node) for node in set(nodes))
+        if message.kind == EXCHANGES:
+            algorithm: AllToAll = "halo" if alltoall.startswith("halo") and count > on_node else "flat"
+            found = all_to_all_seconds(platform, message.size, count, algorithm, ranks_per_node=on_node)
+        elif message.kind in gathers:
+            found = gathers[message.kind](platform, message.size, count, ranks_per_node=on_node)
+        else:
+            raise ValueError(f"nothing is known of what a {message.kind} takes")
+        return float(found)
+
+    return seconds
 
 
 def predict(
     name: str,
     recipe: Recipe,
     options: Mapping[str, Any],
-    world: int,
+    placement: Placement,
     platform: Platform,
-    host: HostCosts | None = None,
+    costs: RankCosts,
+    cores: int,
 ) -> Prediction:
-    """The planner's step time of a system on ``world`` ranks.
+    """The step of a system.
 
     Args:
         name: of ``PREDICTED``. options: all of the system's.
-        platform: of a profile of this machine, in the recipe's precision.
-        host: None for what the planner alone says.
+        placement: of its ranks. platform: of a profile of this machine.
+        costs: of ``spread_of``, with ``message_seconds``.
+        cores: ranks that all hosts together can compute with at once.
 
     Raises:
-        ValueError: another system, more ranks than the platform has, float32, a schedule that is not planned.
+        ValueError: another system, a schedule that is not planned, or nothing is known of a network that is crossed.
     """
-    if name not in PREDICTED:
-        raise ValueError(f"no prediction of system {name!r}; there is one of {', '.join(PREDICTED)}")
-    costs = host or HostCosts()
-    if name == "fsdp":
-        return _fsdp(recipe, options, world, platform, costs)
-    return _piper(recipe, options, world, platform, costs)
-
-
-def measure_host(system: type[TrainingSystem], recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> HostCosts:
-    """The costs of ``system``, on the one rank of ``ranks``.
-
-    Raises:
-        ValueError: more than one rank.
-    """
-    if ranks.world != 1:
-        raise ValueError(f"what a host spends is measured on one rank, not on {ranks.world}")
-    short = replace(recipe, sequence=SHORTEST, global_batch=recipe.microbatches)
-    alone = {**options, **{name: 1 for name in ("pp", "ep") if name in options}}
-    built = system(short, ranks, alone)
-    tokens = torch.arange(short.global_batch * (SHORTEST + 1)) % recipe.architecture.vocab
-    batch = tokens.view(short.global_batch, SHORTEST + 1)
-    taken: list[tuple[float, float, float]] = []
-    for _ in range(ROUNDS):
-        edges = [time.perf_counter()]
-        built.evaluate(batch)
-        edges.append(time.perf_counter())
-        built.accumulate(batch)
-        edges.append(time.perf_counter())
-        built.update()
-        edges.append(time.perf_counter())
-        taken.append((edges[1] - edges[0], edges[2] - edges[1], edges[3] - edges[2]))
-    built.close()
-    forward, both, update = (median(each) for each in zip(*taken, strict=True))
-    forward, both = forward / recipe.microbatches, both / recipe.microbatches
-    return HostCosts(forward, max(0.0, both - forward), update)
-
-
-def _fsdp(recipe: Recipe, options: Mapping[str, Any], world: int, platform: Platform, host: HostCosts) -> Prediction:
-    strategy = Strategy(
-        pp=1,
-        ep=1,
-        dp=world,
-        tp=1,
-        microbatches=recipe.microbatches,
-        sequences_per_gpu=recipe.global_batch // world,
-        schedule="1f1b",
-        checkpointing=recipe.checkpointing,
-        zero_stage=3,
-        alltoall="flat",
+    if name == "piper":
+        return _pipelined(recipe, _planned(recipe, options, placement.world), placement, platform, costs, cores)
+    passes = recipe.microbatches * costs.alone.total.passes
+    total = costs.together.total
+    return Prediction(
+        {
+            "passes": Part(passes, "measured", OWN),
+            "crowding": Part(passes * (costs.slowdown - 1), "measured", CROWDING),
+            **{kind: Part(seconds, "measured", SENT) for kind, seconds in total.messages.items()},
+            "update": Part(total.update, "measured", OWN),
+        }
     )
-    pipeline, optimizer = _passes(strategy, recipe, world, platform, host)
-    # Each group's messages are its own: a layer's, and the rest's, which is gathered once for both passes.
-    model = empty_model(recipe, device="meta")
-    layers = [sum(weight.numel() for weight in layer.parameters()) for layer in model.layers.values()]
-    rest = sum(weight.numel() for weight in model.parameters()) - sum(layers)
-    elements = np.array([*layers, rest], dtype=np.float64)
-    times = np.array([*(2 if options.get("reshard", True) else 1 for _ in layers), 1])
-    gathered = elements * DTYPES[recipe.precision].itemsize
-    reduced = elements * DTYPES[recipe.gradient_precision].itemsize
-    on_node = min(world, platform.gpus_per_node)
-    gathers = all_gather_seconds(platform, gathered, world, ranks_per_node=on_node)
-    reductions = reduce_scatter_seconds(platform, reduced, world, ranks_per_node=on_node)
-    gathering = float(recipe.microbatches * (times * gathers).sum())
-    # Microbatches are summed up on each rank, and reduced after the last.
-    return Prediction(pipeline, gathering, float(reductions.sum()), optimizer)
 
 
-def _piper(recipe: Recipe, options: Mapping[str, Any], world: int, platform: Platform, host: HostCosts) -> Prediction:
+def _planned(recipe: Recipe, options: Mapping[str, Any], world: int) -> PipelinePlan:
     plan = PipelinePlan.of(recipe, world, options, (0,))
     if plan.schedule not in SCHEDULES:
         raise ValueError(f"schedule {plan.schedule} is not planned; known: {', '.join(SCHEDULES)}")
-    strategy = Strategy(
-        pp=plan.mesh.pp,
-        ep=plan.mesh.ep,
-        dp=plan.mesh.dp,
-        tp=1,
-        microbatches=recipe.microbatches,
-        sequences_per_gpu=recipe.global_batch // plan.mesh.data_width,
-        schedule=plan.schedule,
-        checkpointing=recipe.checkpointing,
-        zero_stage=0,
-        # Within one node HALO is flat.
-        alltoall="halo" if plan.alltoall.startswith("halo") and world > platform.gpus_per_node else "flat",
+    return plan
+
+
+def _pipelined(
+    recipe: Recipe, plan: PipelinePlan, placement: Placement, platform: Platform, costs: RankCosts, cores: int
+) -> Prediction:
+    world, mesh, count = placement.world, plan.mesh, recipe.microbatches
+    forward, backward = _stage_seconds(plan, costs.alone)
+    # A layer's exchanges are as many and as large forward as backward.
+    each_way = [layer.messages.get(EXCHANGES, 0.0) / (2 * count) for layer in costs.alone.layers]
+    exchanges = np.array([sum(each_way[layer] for layer in held) for held in plan.stages.layers])
+    bare = _pipeline(plan, count, forward, backward, 0.0)
+    exchanging = _pipeline(plan, count, forward + exchanges, backward + exchanges, 0.0)
+    whole = _pipeline(
+        plan, count, forward + exchanges, backward + exchanges, _hop_seconds(recipe, plan, placement, platform)
     )
-    pipeline, optimizer = _passes(strategy, recipe, world, platform, host)
-    timing, rows = _estimator(recipe, world, platform).timing, columns_of(strategy)
-    replicated, experts = timing.sync_seconds(strategy.pp, _schedule(strategy), rows)
-    return Prediction(pipeline, 0.0, float(replicated[0] + experts[0]), optimizer)
-
-
-def _passes(strategy: Strategy, recipe: Recipe, world: int, platform: Platform, host: HostCosts) -> tuple[float, float]:
-    """Seconds of all microbatches' passes, and of the update."""
-    estimator = _estimator(recipe, world, platform)
-    timing, rows, schedule = estimator.timing, columns_of(strategy), _schedule(strategy)
-    estimator.footprint.expect(rows)
-    forward, backward, weight = timing.stage_seconds(strategy.pp, schedule, rows)
-    layers = estimator.kinds.by_stage(strategy.pp * chunks_of(schedule)).sum(axis=1)
-    share = (layers / layers.sum())[None, :]
-    forward, backward = forward + host.forward * share, backward + host.backward * share
-    if strategy.pp == 1:
-        pipeline = strategy.microbatches * float((forward + backward + weight).sum())
-    else:
-        hop = timing.hop_seconds(rows)
-        pipeline = float(batch_seconds(schedule, strategy.pp, strategy.microbatches, forward, backward, weight, hop)[0])
-    state = estimator.footprint.state_bytes(strategy.pp, schedule, rows)
-    optimizer = float(timing.step(strategy.pp, schedule, rows, state).optimizer[0])
-    return pipeline, optimizer + host.update / strategy.pp
-
-
-def _estimator(recipe: Recipe, world: int, platform: Platform) -> Estimator:
-    return Estimator(
-        Question(
-            architecture=recipe.architecture,
-            platform=platform,
-            gpus=world,
-            sequence=recipe.sequence,
-            global_batch=recipe.global_batch,
-            optimizer=recipe.optimizer,
-            precision=recipe.precision,
-        )
+    by_rank = [_of_rank(plan, costs.together, rank) for rank in range(mesh.pp)]
+    busiest = count * max(
+        float(sum(forward[stage] + backward[stage] for stage in held)) for held in plan.stages.of_rank
+    )
+    active = world / mesh.pp * count * float((forward + backward).sum()) / bare
+    others = {kind: max(rank.messages.get(kind, 0.0) for rank in by_rank) for kind in by_rank[-1].messages}
+    others["all_reduce"] = others.get("all_reduce", 0.0) + _agreement_seconds(plan, placement, platform)
+    others[EXCHANGES] = exchanging - bare
+    return Prediction(
+        {
+            "passes": Part(busiest, "measured", OWN),
+            "pipeline": Part(max(0.0, bare - busiest + whole - exchanging), "assumed", ORDER),
+            "crowding": Part(bare * (_crowding(costs, active, world, cores) - 1), "measured", CROWDING),
+            **{kind: Part(seconds, "measured", SENT) for kind, seconds in others.items()},
+            "update": Part(max(rank.update for rank in by_rank), "measured", OWN),
+        }
     )
 
 
-def _schedule(strategy: Strategy) -> Schedule:
-    return cast("Schedule", strategy.schedule)
+def _crowding(costs: RankCosts, active: float, world: int, cores: int) -> float:
+    """How many times longer ranks take of which ``active`` work at a time, on average.
+
+    Where there are more of them than cores, they take turns; what is left of the measured slowdown is what they do
+    to each other's caches and memory, and begins with the second.
+    """
+    turns = max(1.0, world / cores)
+    shared = max(1.0, costs.slowdown / turns)
+    most = min(world, cores) - 1
+    crowd = min(1.0, max(0.0, active - 1) / most) if most > 0 else 0.0
+    return max(1.0, active / cores) * (1 + (shared - 1) * crowd)
+
+
+def _of_rank(plan: PipelinePlan, costs: ModelCosts, rank: int) -> PartCosts:
+    """A pipeline rank's part of the model; the rest goes with the output."""
+    first, *others = (costs.layers[layer] for layer in plan.stages.layers_of_rank(rank))
+    layers = sum(others, start=first)
+    return layers + costs.rest if plan.stages.has_last(rank) else layers
+
+
+def _stage_seconds(plan: PipelinePlan, costs: ModelCosts) -> tuple[Floats, Floats]:
+    """Forward and backward seconds of a microbatch by stage."""
+    forward = np.array([sum(costs.layers[layer].forward for layer in held) for held in plan.stages.layers])
+    backward = np.array([sum(costs.layers[layer].backward for layer in held) for held in plan.stages.layers])
+    forward[-1] += costs.rest.forward
+    backward[-1] += costs.rest.backward
+    return forward, backward
+
+
+def _pipeline(plan: PipelinePlan, microbatches: int, forward: Floats, backward: Floats, hop: float) -> float:
+    """Seconds from the first forward to the last backward."""
+    if plan.mesh.pp == 1:
+        return microbatches * float((forward + backward).sum())
+    weight = backward / 2 if plan.schedule in SPLIT_BACKWARD else np.zeros_like(backward)
+    ahead, back, later = (each[None, :] for each in (forward, backward - weight, weight))
+    schedule = cast("Schedule", plan.schedule)
+    return float(batch_seconds(schedule, plan.mesh.pp, microbatches, ahead, back, later, np.array([hop]))[0])
+
+
+def _hop_seconds(recipe: Recipe, plan: PipelinePlan, placement: Placement, platform: Platform) -> float:
+    """From a stage to the next, for one microbatch; 0 where there is one stage."""
+    if plan.mesh.pp == 1:
+        return 0.0
+    tokens = recipe.sequences_per_microbatch(plan.mesh.data_width) * recipe.sequence
+    sent = tokens * recipe.architecture.hidden * DTYPES[recipe.precision].itemsize
+    crosses = any(placement.node_of(one) != placement.node_of(other) for one, other in _neighbours(plan, placement))
+    return float(point_to_point_seconds(platform, sent, crosses))
+
+
+def _agreement_seconds(plan: PipelinePlan, placement: Placement, platform: Platform) -> float:
+    """Sums of single numbers over the stages."""
+    if plan.mesh.pp == 1:
+        return 0.0
+    stride = placement.world // plan.mesh.pp
+    stages = Message("all_reduce", tuple(range(0, placement.world, stride)), SCALAR_BYTES)
+    return AGREEMENTS * message_seconds(platform, placement)(stages)
+
+
+def _neighbours(plan: PipelinePlan, placement: Placement) -> list[tuple[int, int]]:
+    """Pairs of ranks of neighbouring stages."""
+    stride = placement.world // plan.mesh.pp
+    return [(rank, rank + stride) for rank in range(placement.world - stride)]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from ciera_piper_core.alltoall.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
     from ciera_piper_core.systems.system import Ranks
+
+_NUMBERS = count()
+"""Of the meshes of ``device_mesh``."""
 
 
 class RankMesh:
@@ -96,3 +103,12 @@ class RankMesh:
                 mine = made
         assert isinstance(mine, dist.ProcessGroup)
         return mine
+
+
+def device_mesh(group: dist.ProcessGroup, device: torch.device, axis: str) -> DeviceMesh:
+    """A group as torch's mesh of one axis, named anew each time.
+
+    Meshes of the same ranks with axes of the same names are one to torch, whatever their groups: it keeps them with
+    what it knows of operations, and would go on to send in the group of a system that is closed, or of another one.
+    """
+    return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"{axis}_{next(_NUMBERS)}",))

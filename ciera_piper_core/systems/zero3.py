@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from ciera_piper_core.models.attention import CausalAttention
 from ciera_piper_core.models.feed_forward import RoutedExperts
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.deepspeed_engine import MASTER, MOMENTS, DeepSpeedSystem, adam_state, adamw
+from ciera_piper_core.systems.rank_mesh import device_mesh
 from ciera_piper_core.systems.system import Layout, Option
 from ciera_piper_core.training.build import build_model
 
@@ -69,7 +69,7 @@ class Zero3System(DeepSpeedSystem):
         self.recipe, self.ranks, self.given = recipe, ranks, dict(options)
         self.layout = Layout(dp=ranks.world, data_width=ranks.world, sharded="parameters, gradients, optimizer")
         self.data_rank, self.data_width = dist.get_rank(ranks.group), ranks.world
-        self.mesh = DeviceMesh.from_group(ranks.group, ranks.device.type, mesh_dim_names=("shard",))
+        self.mesh = device_mesh(ranks.group, ranks.device, "shard")
         deepspeed = self.connect()
         from deepspeed.utils import set_z3_leaf_modules
 

@@ -58,10 +58,15 @@ class Call:
     Attributes:
         operation: method of the process group; of two ranks' messages ``message`` on both.
         stated_bytes: that all ranks involved must state alike; -1 where they need not.
+        kind: of ``wire_bytes``. sent_bytes: by this rank to others. input_bytes: that this rank puts in, what stays
+            here included. In neither need ranks be alike.
     """
 
     operation: str
     stated_bytes: int
+    kind: str = field(default="other", compare=False)
+    sent_bytes: float = field(default=0.0, compare=False)
+    input_bytes: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return self.operation if self.stated_bytes < 0 else f"{self.operation} of {self.stated_bytes} B"
@@ -86,12 +91,12 @@ class CollectiveLog:
         for each in (self.calls, self.sent, self.counts):
             each.clear()
 
-    def add(self, channel: Channel, call: Call, kind: str, count: float) -> None:
+    def add(self, channel: Channel, call: Call) -> None:
         """One more call."""
         self.calls.setdefault(channel, []).append(call)
-        if count or call.operation != "message":
-            self.sent[kind] = self.sent.get(kind, 0.0) + count
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if call.sent_bytes or call.operation != "message":
+            self.sent[call.kind] = self.sent.get(call.kind, 0.0) + call.sent_bytes
+        self.counts[call.kind] = self.counts.get(call.kind, 0) + 1
 
 
 @contextmanager
@@ -105,7 +110,7 @@ def logging_collectives() -> Iterator[CollectiveLog]:
     # Collectives that call others inside are logged once.
     inside = threading.local()
 
-    def wrapped(note: Callable[..., tuple[Channel, Call, str, float]], original: Callable[..., Any]) -> Any:
+    def wrapped(note: Callable[..., tuple[Channel, Call]], original: Callable[..., Any]) -> Any:
         def call(where: Any, *arguments: Any, **named: Any) -> Any:
             if getattr(inside, "any", False):
                 return original(where, *arguments, **named)
@@ -120,7 +125,7 @@ def logging_collectives() -> Iterator[CollectiveLog]:
 
         return call
 
-    def of_group(name: str) -> Callable[..., tuple[Channel, Call, str, float]]:
+    def of_group(name: str) -> Callable[..., tuple[Channel, Call]]:
         return lambda group, arguments: _noted(name, group, arguments)
 
     # As they lie in the classes: what getattr gives does not bind, so it must not be put back.
@@ -193,47 +198,47 @@ def _first_difference(
     return None
 
 
-def _noted(name: str, group: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+def _noted(name: str, group: Any, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     channel, kind = _channel(group), KINDS[name]
-    if name in WORDS:
-        me, peer = int(group.rank()), int(arguments[1])
-        pair = (me, peer) if name == "send" else (peer, me)
-        channel = Channel(channel.group, channel.ranks, pair)
-        call = Call("message", message_bytes(arguments[0]))
-    else:
-        call = Call(name, -1 if name in UNEQUAL else _stated(name, arguments))
-    return channel, call, kind, sent_bytes(name, group, arguments)
+    sent, put_in = sent_bytes(name, group, arguments), _input_bytes(name, arguments)
+    if name not in WORDS:
+        return channel, Call(name, -1 if name in UNEQUAL else put_in, kind, sent, put_in)
+    me, peer = int(group.rank()), int(arguments[1])
+    pair = (me, peer) if name == "send" else (peer, me)
+    return Channel(channel.group, channel.ranks, pair), Call("message", put_in, kind, sent, put_in)
 
 
-def _stated(name: str, arguments: Sequence[Any]) -> int:
-    """Of what each rank puts in, which is as much on all of them."""
+def _input_bytes(name: str, arguments: Sequence[Any]) -> int:
     if name == "barrier":
         return 0
-    first = name in ("allreduce", "allreduce_coalesced", "broadcast", "reduce")
+    first = name in ("allreduce", "allreduce_coalesced", "broadcast", "reduce", *WORDS)
     return message_bytes(arguments[0 if first else 1])
 
 
-def _exchanged_within_node(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+def _exchanged_within_node(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     return _exchanged(groups.internal, NODE_EXCHANGE, arguments)
 
 
-def _exchanged_along_rail(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+def _exchanged_along_rail(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     return _exchanged(groups.rail, RAIL_EXCHANGE, arguments)
 
 
-def _exchanged_pieces(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+def _exchanged_pieces(groups: Any, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     """The same of messages in pieces of memory."""
     along, sources, _ = arguments
     operation, group, own = (
         (NODE_EXCHANGE, groups.internal, groups.local) if along == "node" else (RAIL_EXCHANGE, groups.rail, groups.node)
     )
-    sent = sum(len(piece) for place, pieces in enumerate(sources) if place != own for piece in pieces)
-    return _channel(group), Call(operation, -1), KINDS["alltoall_base"], float(sent)
+    lengths = [sum(map(len, pieces)) for pieces in sources]
+    put_in = sum(lengths)
+    return _channel(group), Call(operation, -1, KINDS["alltoall_base"], float(put_in - lengths[own]), put_in)
 
 
-def _exchanged(group: Any, operation: str, arguments: Sequence[Any]) -> tuple[Channel, Call, str, float]:
+def _exchanged(group: Any, operation: str, arguments: Sequence[Any]) -> tuple[Channel, Call]:
     """As ``alltoall_base`` in the group, through whatever it goes."""
-    return _channel(group), Call(operation, -1), KINDS["alltoall_base"], sent_bytes("alltoall_base", group, arguments)
+    name = "alltoall_base"
+    sent, put_in = sent_bytes(name, group, arguments), _input_bytes(name, arguments)
+    return _channel(group), Call(operation, -1, KINDS[name], sent, put_in)
 
 
 def _channel(group: Any) -> Channel:

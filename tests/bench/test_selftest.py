@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROWS = 1000
 CASES = {
     "loop_overhead": Case({"what": "loop", "rows": 0}),
+    "step_overhead": Case({"what": "step", "rows": 0}),
     "seal_seconds": Case({"what": "seal", "rows": ROWS}),
     "query_seconds": Case({"what": "query", "rows": ROWS}),
 }
@@ -42,14 +43,14 @@ def test_the_suite_is_found_by_reference() -> None:
 
 def test_the_quick_cases_are_those_of_the_targets() -> None:
     cases = [case.id for case in SelfSuite().cases("quick", {})]
-    assert cases == ["rows=0,what=loop", "rows=100000,what=seal", "rows=1000000,what=query"]
+    assert cases == ["rows=0,what=loop", "rows=0,what=step", "rows=100000,what=seal", "rows=1000000,what=query"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_cases_differ_and_only_queries_take_a_million_rows(preset: Any) -> None:
     cases = list(SelfSuite().cases(preset, {}))
     assert len({case.id for case in cases}) == len(cases)
-    assert {case["what"] for case in cases} == {"loop", "seal", "query"}
+    assert {case["what"] for case in cases} == {"loop", "step", "seal", "query"}
     assert all((case["rows"] == 1_000_000) == (case["what"] == "query") for case in cases)
 
 

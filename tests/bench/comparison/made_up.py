@@ -17,6 +17,8 @@ from tests.bench.comparison.sides_suite import PARTS, SidesSuite, params
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bench.suite import Forecast
+
 WORLD, TURNS, STEPS = 2, 8, 3
 VIEW = View(
     title="Sides",
@@ -38,6 +40,7 @@ def outcome(
     noise: float = 0.001,
     drift: float = 0.0,
     apart: bool = False,
+    forecasts: Mapping[str, Forecast] | None = None,
     turns: int = TURNS,
     **changes: Any,
 ) -> Outcome:
@@ -45,17 +48,27 @@ def outcome(
 
     Args:
         endings: of sides that have no speeds. errors: relative, of a side's series.
+        forecasts: of sides, if there are any.
         noise: of iterations, drift: of the machine from the first turn to the last, relative.
     """
     random = np.random.default_rng(0)
     sides = tuple(Side(label, params(label), WORLD) for label in seconds)
-    request = ComparisonRequest("sides", sides, reference=sides[0].label, steps=turns * STEPS, turns=turns, apart=apart)
+    request = ComparisonRequest(
+        "sides",
+        sides,
+        reference=sides[0].label,
+        steps=turns * STEPS,
+        turns=turns,
+        apart=apart,
+        profile="made up" if forecasts else "",
+    )
     records = []
     for side in sides:
         record = Record(side, local_site(0, WORLD, "cpu", 7), params=dict(side.params))
         record.conditions = {"weights": "w", "tokens_per_step": 100}
         record.work = Work(flops=1e6, items=100, peak_flops_per_second=1e9, executed_flops=2e6)
         record.warmup = 4
+        record.forecast = (forecasts or {}).get(side.label)
         record.ending = (endings or {}).get(side.label)
         wrong = (errors or {}).get(side.label, 0.0)
         record.series = {"loss": [(5.0 - 0.1 * step) * (1 + wrong) for step in range(30)], "last": [2.0]}

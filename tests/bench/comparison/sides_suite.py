@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.definitions import HFU, ITEM_RATE, ITERATION_SECONDS, MFU, Definition, Work, define
-from bench.suite import Agreement, Axis, Case, ComparableSuite, ComparableWorkload, Context, Metric
+from bench.suite import Agreement, Axis, Case, ComparableSuite, ComparableWorkload, Context, Forecast, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +44,13 @@ class MadeUp(ComparableWorkload):
 
     def conditions(self) -> Mapping[str, Value]:
         return {"weights": self._case["weights"], "tokens_per_step": 100, "peak": self._context.scratch.get("peak", 7)}
+
+    def forecast(self, profile: str) -> Forecast:
+        self._fail("forecast")
+        if profile == "nothing":
+            return super().forecast(profile)
+        seconds = self._case["milliseconds"] / 1000
+        return Forecast({"sleep": seconds, "wake up": seconds / 10}, profile, ("sleep: as the case says",))
 
     def handed_on(self) -> Mapping[str, Value]:
         return {"peak": os.getpid()} if self._case["hands_on"] else {}

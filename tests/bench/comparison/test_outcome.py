@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench.comparison.processes import Ending
+from bench.suite import Forecast
 from tests.bench.comparison.made_up import STEPS, TURNS, outcome
 
 if TYPE_CHECKING:
@@ -109,3 +110,29 @@ def test_before_the_first_turn_nothing_is_measured() -> None:
     assert {row.reason for row in found.rows_of(found.records[0]) if row.status == "failed"} == {
         "interrupted before its first turn was complete"
     }
+
+
+def test_a_forecast_has_rows_by_part_and_its_distance_to_what_was_measured() -> None:
+    forecasts = {"a": Forecast({"work": 0.2, "wait": 0.04}, "my machine"), "b": Forecast(reason="no prediction of b")}
+    found = outcome({"a": 0.2, "b": 0.1}, forecasts=forecasts, noise=0.0)
+    assert found.prediction_error(found.records[0]) == pytest.approx(0.2)
+    rows = rows_of(found.rows, "a")
+    parts = {part: rows[f"predicted_time{part}"].value for part in ("total", "work", "wait")}
+    assert parts == {"total": pytest.approx(0.24), "work": 0.2, "wait": 0.04}
+    assert rows["prediction_error"].value == pytest.approx(0.2)
+    assert rows["prediction_error"].params["profile"] == "my machine"
+    lacking = rows_of(found.rows, "b")
+    assert {lacking[name].reason for name in ("predicted_timetotal", "prediction_error")} == {"no prediction of b"}
+    assert "predicted_timework" not in lacking
+
+
+def test_a_prediction_of_what_failed_stays_and_has_no_error() -> None:
+    forecasts = {"a": Forecast({"work": 0.2}, "m"), "b": Forecast({"work": 0.2}, "m")}
+    found = outcome({"a": 0.2, "b": 0.1}, forecasts=forecasts, endings={"b": GONE})
+    rows = rows_of(found.rows, "b")
+    assert rows["predicted_timetotal"].value == 0.2
+    assert (rows["prediction_error"].status, rows["prediction_error"].reason) == ("failed", "rank 1 was killed")
+
+
+def test_without_a_profile_nothing_is_said_of_predictions() -> None:
+    assert not [row for row in outcome({"a": 0.2}).rows if "predict" in row.metric]

@@ -8,6 +8,7 @@ import pytest
 
 from bench.comparison.page import render, shared_params, write_page
 from bench.comparison.processes import Ending
+from bench.suite import Forecast
 from tests.bench.comparison.made_up import VIEW, outcome
 
 if TYPE_CHECKING:
@@ -27,6 +28,21 @@ def test_every_side_is_on_the_page_with_its_numbers() -> None:
     assert "&lt;b&gt;x&lt;/b&gt;" in page
     assert "<b>x</b>" not in page
     assert "<script" not in page
+
+
+def test_predictions_have_a_section_and_columns() -> None:
+    found = outcome({"a": 0.3, "b": 0.2}, forecasts={"b": Forecast({"work": 0.24}, "<m>", ("work: guessed",))}, noise=0)
+    page = render(found, VIEW)
+    for text in (
+        "Predicted",
+        "240 ms",
+        "+20.0 %",
+        "What a predicted iteration is made of",
+        "&lt;m&gt;",
+        "work: guessed",
+    ):
+        assert text in page, text
+    assert "Predicted" not in render(outcome({"a": 0.3}), VIEW)
 
 
 def test_a_label_with_markup_is_escaped_everywhere() -> None:

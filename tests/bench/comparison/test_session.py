@@ -51,6 +51,21 @@ def test_a_side_that_sleeps_half_as_long_is_twice_as_fast(tmp_path: Path) -> Non
     ]
 
 
+def test_sides_are_predicted_before_their_first_iteration(tmp_path: Path) -> None:
+    found = compared(tmp_path, side("a", 2, milliseconds=20.0), side("b", fault="kill in forecast"), profile="mine")
+    first, second = found.records
+    assert first.forecast is not None
+    assert (first.forecast.total, first.forecast.profile) == (pytest.approx(0.022), "mine")
+    assert second.forecast is None
+    assert second.ending is not None
+    stored = {(row.metric, row.params.get("part")): row for row in found.rows if row.params["who"] == "a"}
+    assert stored["predicted_time", "total"].value == pytest.approx(0.022)
+    assert stored["prediction_error", None].status == "ok"
+    unknown = compared(tmp_path, side("a"), profile="nothing").records[0].forecast
+    assert unknown is not None
+    assert unknown.reason == "its suite predicts nothing"
+
+
 def test_what_fails_breaks_no_other_side(tmp_path: Path) -> None:
     found = compared(
         tmp_path,

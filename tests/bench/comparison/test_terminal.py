@@ -10,6 +10,7 @@ from rich.console import Console
 from bench.comparison.processes import Ending
 from bench.comparison.terminal import render
 from bench.comparison.view import headline, value_text
+from bench.suite import Forecast
 from tests.bench.comparison.made_up import VIEW, outcome
 
 UNFAIR = Ending("invalid", "no fair comparison: weights differs", fair=False)
@@ -31,6 +32,23 @@ def test_the_table_has_a_line_a_side() -> None:
     assert "c: invalid: no fair comparison: weights differs" in text
     assert "note: Nothing of this is true." in text
     assert "Where an iteration's time goes" in text
+
+
+def test_predictions_stand_beside_what_was_measured() -> None:
+    known = Forecast({"work": 0.2, "wait": 0.04}, "my machine", ("work: guessed",))
+    found = outcome({"a": 0.3, "b": 0.2}, forecasts={"b": known, "a": Forecast(reason="no prediction of a")}, noise=0.0)
+    text = shown(found)
+    line = next(line for line in text.splitlines() if line.startswith("b "))
+    assert "240 ms" in line
+    assert "+20.0 %" in line
+    for words in (
+        "What a predicted iteration is made of",
+        "predicted from the profile of my machine",
+        "work: guessed",
+        "a is not predicted: no prediction of a",
+    ):
+        assert words in text, words
+    assert "predicted" not in shown(outcome({"a": 0.3, "b": 0.2}))
 
 
 def test_a_narrow_terminal_loses_no_side() -> None:

@@ -11,7 +11,7 @@ from bench.comparison.processes import Record
 from bench.comparison.request import ComparisonRequest, Side
 from bench.comparison.turns import Turns, Watcher, right_record
 from bench.launch.site import local_site
-from bench.suite import Agreement, Case
+from bench.suite import Agreement, Case, Forecast
 from tests.bench.comparison.sides_suite import SidesSuite, params
 
 
@@ -44,6 +44,10 @@ class Fake:
         self.running = True
         self.record.conditions, self.record.settled_after = {"weights": self.weights}, self.settles
         return {"peak": self.record.label, "own": 1}
+
+    def predict(self, profile: str) -> None:
+        self._log("predict")
+        self.record.forecast = Forecast({"work": 1.0}, profile)
 
     def turn(self, untimed: int, timed: int) -> None:
         self._log("turn", untimed, timed)
@@ -113,6 +117,18 @@ def test_sides_take_turns_there_and_back() -> None:
     assert all((untimed, timed) == (1, 2) for *_, untimed, timed in log[6:18])
     assert [what for _, what, *_ in log[18:]] == ["inspect"] * 3
     assert all(side.record.ending is None for side in sides.values())
+    assert heard.stages == Turns.stages(asked)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_timed_sides_are_predicted_once_they_are_open(apart: bool) -> None:
+    asked = request("a", "b", "right", checked_against="right", profile="mine", apart=apart)
+    sides, heard = compared(asked)
+    for label, begin in (("a", ["open", "predict"]), ("b", ["open", "predict"]), ("right", ["open", "turn"])):
+        assert [what for who, what, *_ in sides["a"].log if who == label][:2] == begin
+    forecast = sides["b"].record.forecast
+    assert forecast is not None
+    assert forecast.profile == "mine"
     assert heard.stages == Turns.stages(asked)
 
 
