@@ -312,7 +312,14 @@ class ReplicatedSystem(DataParallelSystem):
         self.initialise(model)
 
     def _buckets(self) -> GradientBuckets:
-        return GradientBuckets(self.masters.working, self.gradient_group, DTYPES[self.recipe.gradient_precision])
+        travels = DTYPES[self.recipe.gradient_precision]
+        return GradientBuckets(
+            self.masters.working,
+            self.gradient_group,
+            travels,
+            # As the plain system adds up microbatches. One alone needs no more digits than it travels with.
+            sum_dtype=torch.float32 if self.recipe.microbatches > 1 else travels,
+        )
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Over all ranks, each parameter once."""
