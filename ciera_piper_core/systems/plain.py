@@ -71,6 +71,9 @@ class Plain(TrainingSystem):
                 losses.append(loss.detach())
                 scaled = loss * factor
             scaled.backward()  # type: ignore[no-untyped-call]
+            with region("loss"):
+                # With them goes the graph.
+                del loss, scaled
             with region("optimizer"):
                 self.weights.collect_gradients()
         with region("loss"):
@@ -123,8 +126,10 @@ class Plain(TrainingSystem):
         self.step = int(state["step"])
 
     def _loss(self, part: Tensor) -> Tensor:
-        part = part.to(self.ranks.device)
-        logits = self.model(part[:, :-1])
+        with region("embedding"):
+            part = part.to(self.ranks.device)
+            tokens = part[:, :-1]
+        logits = self.model(tokens)
         with region("loss"):
             return token_loss(logits, part[:, 1:])
 
