@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ciera_piper_core.models.architecture import Architecture, Attention, Experts, FeedForward, Layer
+from ciera_piper_core.models.initialisation import initialise
 from ciera_piper_core.models.loss import token_loss
 from ciera_piper_core.models.transformer import Transformer
 
@@ -45,7 +46,7 @@ def trained_weights(seed: int, alive: Callable[[], None] = lambda: None) -> torc
     generator = torch.Generator().manual_seed(seed)
     text = torch.frombuffer(bytearray("".join(map(inspect.getsource, TEXT)).encode()), dtype=torch.uint8)
     model = Transformer(architecture(), dtype=torch.float32)
-    model.initialise(generator)
+    initialise(model, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     for _ in range(STEPS):
         starts = torch.randint(len(text) - SEQUENCE - 1, (BATCH,), generator=generator)

@@ -140,6 +140,8 @@ class TransformerLayer(torch.nn.Module):
 class Transformer(torch.nn.Module):
     """Embedding, layers, last norm and output projection; layers that predict further tokens are not built.
 
+    Weights have no values until ``models.initialisation`` gives them.
+
     Parts may be taken out to make a pipeline stage: ``embedding``, ``norm`` and ``output`` set to
     None are skipped, and ``layers`` keep their names when some are deleted.
 
@@ -196,15 +198,6 @@ class Transformer(torch.nn.Module):
         self.output = torch.nn.Linear(hidden, rows, bias=False, dtype=dtype, device=device)
         if architecture.tied_embeddings:
             self.output.weight = self.embedding.weight
-
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw every matrix from a normal distribution of variance 1 / inputs; embeddings of variance 1 / hidden."""
-        with torch.no_grad():
-            for weight in self.parameters():
-                if weight.dim() > 1:
-                    weight.normal_(std=weight.shape[-1] ** -0.5, generator=generator)
-                else:
-                    weight.fill_(1)
 
     def forward(self, tokens: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         """Logits ``(batch, sequence, vocab)`` of the next tokens.

@@ -24,6 +24,7 @@ class _Bucket:
     Attributes:
         group: the ranks; None for none.
         names: of the parameters. buffer: their gradients, one after the other.
+        travelling: what is summed between ranks, where that is narrower than the buffer; None while nothing is.
         missing: those whose gradient the last backward pass has not given yet.
         work: the sum under way, or over.
         sent: no further gradient may come.
@@ -32,6 +33,7 @@ class _Bucket:
     group: dist.ProcessGroup | None
     names: list[str]
     buffer: torch.Tensor
+    travelling: torch.Tensor | None = None
     missing: set[str] = field(default_factory=set)
     work: Any = None
     sent: bool = False
@@ -43,7 +45,7 @@ class GradientBuckets:
     Nothing is divided: who wants a mean weights the losses (``1 / (microbatches * data_width)`` each).
 
     A step: ``begin``; for each microbatch a backward pass, ``last()`` before the last one; ``finish``.
-    Gradients end up here, in ``dtype``, and parameters' ``grad`` is None.
+    Gradients end up here, in ``sum_dtype``, and parameters' ``grad`` is None.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class GradientBuckets:
         group_of: Callable[[str], dist.ProcessGroup | None],
         dtype: torch.dtype,
         *,
+        sum_dtype: torch.dtype | None = None,
         bucket_bytes: int = BUCKET_BYTES,
         hooks: bool = True,
     ) -> None:
@@ -59,13 +62,15 @@ class GradientBuckets:
         Args:
             parameters: by name, in the order of the forward pass; the same names on all ranks of a group.
             group_of: the ranks that a parameter's gradient is summed over; None for none.
-            dtype: in which gradients are added up and travel.
+            dtype: in which gradients travel and are summed between ranks.
+            sum_dtype: in which a rank adds up those of its microbatches before; None for ``dtype``. A narrow
+                type loses the more the more microbatches there are.
             bucket_bytes: most bytes of a bucket, unless one parameter has more.
             hooks: take gradients and send full buckets in the backward pass. False for passes that write
                 ``grad`` without telling (the split ones of zero-bubble schedules): ``finish`` does all.
         """
         self._parameters = {name: weight for name, weight in parameters.items() if weight.requires_grad}
-        self._dtype = dtype
+        self._dtype, self._sum_dtype = dtype, sum_dtype or dtype
         self._buckets = self._fill(group_of, bucket_bytes)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         self._views: dict[str, torch.Tensor] = {}
@@ -91,7 +96,7 @@ class GradientBuckets:
             if bucket.work is not None:
                 # Of a step that was given up: the buffer is still written to.
                 bucket.work.wait()
-            bucket.work, bucket.sent = None, False
+            bucket.work, bucket.travelling, bucket.sent = None, None, False
 
     def last(self) -> None:
         """The next backward pass is the last of this step: buckets go as soon as they are full."""
@@ -116,6 +121,9 @@ class GradientBuckets:
                 if bucket.work is not None:
                     bucket.work.wait()
                     bucket.work = None
+                if bucket.travelling is not None:
+                    bucket.buffer.copy_(bucket.travelling)
+                    bucket.travelling = None
         return {name: self._views[name] for name in self._parameters}
 
     def fit(self) -> bool:
@@ -149,7 +157,7 @@ class GradientBuckets:
         for group, names in order:
             length = sum(self._parameters[name].numel() for name in names)
             device = self._parameters[names[0]].device
-            buckets.append(_Bucket(group, names, torch.zeros(length, dtype=self._dtype, device=device)))
+            buckets.append(_Bucket(group, names, torch.zeros(length, dtype=self._sum_dtype, device=device)))
         return buckets
 
     def _hook(self, name: str) -> Callable[[torch.Tensor], None]:
@@ -188,5 +196,9 @@ class GradientBuckets:
         if bucket.sent:
             return
         bucket.sent = True
-        if bucket.group is not None:
-            bucket.work = dist.all_reduce(bucket.buffer, group=bucket.group, async_op=True)
+        if bucket.group is None:
+            return
+        if self._sum_dtype != self._dtype:
+            bucket.travelling = bucket.buffer.to(self._dtype)
+        moved = bucket.buffer if bucket.travelling is None else bucket.travelling
+        bucket.work = dist.all_reduce(moved, group=bucket.group, async_op=True)

@@ -97,8 +97,7 @@ class PiperSystem(ReplicatedSystem):
         check_batch(batch, self.recipe, self.steps)
         self.gradients.begin()
         loss = self.passes.step(batch, self.scaler.scale)
-        for name, gradient in self.gradients.finish().items():
-            self.masters.masters[name].grad = gradient.to(self.masters.masters[name].dtype)
+        self.take_gradients()
         if not self.scaler.dynamic:
             self.passes.require_finite(loss, self.steps, batch)
         return loss

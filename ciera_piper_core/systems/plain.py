@@ -67,11 +67,18 @@ class Plain(TrainingSystem):
         losses = []
         for part in batch.chunk(microbatches):
             loss = self._loss(part)
-            (loss * factor).backward()  # type: ignore[no-untyped-call]
-            self.weights.collect_gradients()
-            losses.append(loss.detach())
-        mean = float(torch.stack(losses).double().mean())
-        require_finite(mean, self.step, self.model, lambda: self.model(batch[:, :-1].to(self.ranks.device)))
+            with region("loss"):
+                losses.append(loss.detach())
+                scaled = loss * factor
+            scaled.backward()  # type: ignore[no-untyped-call]
+            with region("loss"):
+                # With them goes the graph.
+                del loss, scaled
+            with region("optimizer"):
+                self.weights.collect_gradients()
+        with region("loss"):
+            mean = float(torch.stack(losses).double().mean())
+            require_finite(mean, self.step, self.model, lambda: self.model(batch[:, :-1].to(self.ranks.device)))
         return mean
 
     def update(self) -> float:
@@ -119,8 +126,10 @@ class Plain(TrainingSystem):
         self.step = int(state["step"])
 
     def _loss(self, part: Tensor) -> Tensor:
-        part = part.to(self.ranks.device)
-        logits = self.model(part[:, :-1])
+        with region("embedding"):
+            part = part.to(self.ranks.device)
+            tokens = part[:, :-1]
+        logits = self.model(tokens)
         with region("loss"):
             return token_loss(logits, part[:, 1:])
 

@@ -225,12 +225,18 @@ class ReplicatedSystem(DataParallelSystem):
             loss = self.loss(part)
             total += loss.detach()
             (loss * scale).backward()  # type: ignore[no-untyped-call]
-        for name, gradient in self.gradients.finish().items():
-            self.masters.masters[name].grad = gradient.to(self.masters.masters[name].dtype)
+        self.take_gradients()
         mean = self.mean_over_data(total / len(parts))
         if not self.scaler.dynamic:
             stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self.forward_only(parts))
         return mean
+
+    def take_gradients(self) -> None:
+        """Wait for the sums over ranks and give them to the masters (collective)."""
+        reduced = self.gradients.finish()
+        with region("optimizer"):
+            for name, gradient in reduced.items():
+                self.masters.masters[name].grad = gradient.to(torch.float32)
 
     def update(self) -> float:
         with region("optimizer"):
@@ -312,7 +318,14 @@ class ReplicatedSystem(DataParallelSystem):
         self.initialise(model)
 
     def _buckets(self) -> GradientBuckets:
-        return GradientBuckets(self.masters.working, self.gradient_group, DTYPES[self.recipe.gradient_precision])
+        travels = DTYPES[self.recipe.gradient_precision]
+        return GradientBuckets(
+            self.masters.working,
+            self.gradient_group,
+            travels,
+            # As the plain system adds up microbatches. One alone needs no more digits than it travels with.
+            sum_dtype=torch.float32 if self.recipe.microbatches > 1 else travels,
+        )
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Over all ranks, each parameter once."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import DTensor
 
+from ciera_piper_core.ranges import region
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -47,7 +49,9 @@ def check_batch(batch: torch.Tensor, recipe: Recipe, step: int) -> None:
             f" not {batch.dtype} of {tuple(batch.shape)}"
         )
     vocab = recipe.architecture.vocab
-    wrong = ((batch < 0) | (batch >= vocab)).nonzero()
+    # Of the embedding: it is what has no row for them.
+    with region("embedding"):
+        wrong = ((batch < 0) | (batch >= vocab)).nonzero()
     if len(wrong):
         sequence, position = wrong[0].tolist()
         raise ValueError(

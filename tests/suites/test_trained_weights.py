@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from ciera_piper_core.models.initialisation import initialise
 from ciera_piper_core.models.transformer import Transformer
 from suites import trained_weights as module
 from suites.trained_weights import architecture, trained_weights
@@ -25,7 +26,7 @@ def _one_thread() -> Iterator[None]:
 
 def initial(seed: int) -> torch.Tensor:
     model = Transformer(architecture(), dtype=torch.float32)
-    model.initialise(torch.Generator().manual_seed(seed))
+    initialise(model, seed)
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 

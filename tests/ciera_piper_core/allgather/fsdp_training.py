@@ -27,6 +27,7 @@ from ciera_piper_core.allgather.fsdp import abandon_iteration, compress_all_gath
 from ciera_piper_core.exponents.coding import CodedDataError
 from ciera_piper_core.exponents.segment import CodingSettings
 from ciera_piper_core.models.architecture import Architecture, Attention, Experts, FeedForward, Layer
+from ciera_piper_core.models.initialisation import initialise
 from ciera_piper_core.models.loss import token_loss
 from ciera_piper_core.models.transformer import Transformer
 
@@ -71,7 +72,7 @@ def small_moe(recompute: bool = False) -> Transformer:
     model = Transformer(
         Architecture("small", HIDDEN, BYTES, layers), dtype=torch.float32, checkpointing="full" if recompute else "none"
     )
-    model.initialise(torch.Generator().manual_seed(3))
+    initialise(model, 3)
     return model
 
 

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ciera_piper_core.models.architecture import MLA, Architecture, Attention, Experts, FeedForward, Layer, Recurrence
+from ciera_piper_core.models.initialisation import initialise
 from ciera_piper_core.models.loss import token_loss
 from ciera_piper_core.models.transformer import Transformer, TransformerLayer
 from ciera_piper_core.moe.router import Router
@@ -49,7 +50,7 @@ def make(
     generator = torch.Generator().manual_seed(5)
     architecture = Architecture(name, HIDDEN, VOCAB, ARCHITECTURES[name], tied_embeddings=tied)
     model = Transformer(architecture, dtype=dtype, **options)  # type: ignore[arg-type]
-    model.initialise(generator)
+    initialise(model, 5)
     tokens, targets = torch.randint(VOCAB, (2, 2, 9), generator=generator)
     return model, tokens, targets
 

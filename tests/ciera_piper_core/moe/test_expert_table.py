@@ -24,6 +24,11 @@ def test_neighbours_are_together_and_what_is_left_over_goes_to_the_first() -> No
     uneven = contiguous_table(8, 3, uneven=True)
     assert uneven.held == ((0, 1, 2), (3, 4, 5), (6, 7))
     assert not uneven.even
+    # What rounds down would leave the last experts on no rank.
+    for experts, ranks in ((128, 24), (256, 3)):
+        held = contiguous_table(experts, ranks, uneven=True).held
+        assert [expert for one in held for expert in one] == list(range(experts))
+        assert {len(one) for one in held} == {experts // ranks, experts // ranks + 1}
 
 
 @pytest.mark.parametrize(

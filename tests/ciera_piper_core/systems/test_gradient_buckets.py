@@ -109,6 +109,31 @@ def test_sums_are_of_the_asked_dtype() -> None:
     assert {gradient.dtype for gradient in buckets.finish().values()} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("sum_dtype", [torch.float32, None])
+def test_many_microbatches_add_up_in_their_own_dtype(tmp_path: Path, sum_dtype: torch.dtype | None) -> None:
+    """300 gradients of 1 a rank: in bfloat16 alone they would stop at 256, where 1 is half of a last digit."""
+
+    def body(context: Context) -> set[float]:
+        weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
+        buckets = GradientBuckets(
+            {"shared": weight, "own": (own := torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16)))},
+            lambda name: context.group.data if name == "shared" else None,
+            torch.bfloat16,
+            sum_dtype=sum_dtype,
+        )
+        buckets.begin()
+        for part in range(300):
+            if part == 299:
+                buckets.last()
+            (weight.sum() + own.sum()).backward()
+        summed = buckets.finish()
+        assert {gradient.dtype for gradient in summed.values()} == {sum_dtype or torch.bfloat16}
+        assert set(summed["own"].tolist()) == {256.0 if sum_dtype is None else 300.0}
+        return set(summed["shared"].tolist())
+
+    assert run_world(WORLD, body, tmp_path) == [{WORLD * (256.0 if sum_dtype is None else 300.0)}] * WORLD
+
+
 def test_a_gradient_after_the_last_is_an_error() -> None:
     layers = model()
     buckets = GradientBuckets(dict(layers.named_parameters()), lambda name: None, torch.float32, bucket_bytes=1)

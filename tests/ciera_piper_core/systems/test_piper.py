@@ -79,6 +79,17 @@ def test_hierarchical_exchange_over_two_nodes(tmp_path: Path) -> None:
     run_world(4, lambda context: compare(recipe(microbatches=2), nodes=2, pp=1, ep=4, alltoall="halo_v2"), tmp_path)
 
 
+def test_ranks_that_share_experts_share_a_node_and_stages_are_apart(tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        system = built(PiperSystem, recipe(), all_ranks(nodes=2), pp=2, ep=2)
+        assert isinstance(system, PiperSystem)
+        assert system.mesh.placement("ep").nodes == ((0, 1),)
+        assert system.mesh.placement("pp").nodes == ((0,), (1,))
+        system.close()
+
+    run_world(4, body, tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["capacity", "loss_free", "expert_choice"])
 def test_kinds_of_routing(kind: Any, tmp_path: Path) -> None:
     routed = recipe(routing=Routing(kind=kind))
