@@ -155,7 +155,7 @@ def _refuse_missing(params: Mapping[str, Value]) -> None:
 
     try:
         catalogue.model(str(params["model"]))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise UsageError(str(error)) from None
     for name in ("corpus", "tokenizer"):
         if params[name] and not os.path.exists(str(params[name])):
