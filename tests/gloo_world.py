@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
@@ -72,34 +73,44 @@ class Ending:
     killed: bool = False
 
 
-def endings_of_world(world: int, body: Callable[[Context], Any], folder: Path, timeout_s: float = 60) -> list[Ending]:
+def endings_of_world(
+    world: int,
+    body: Callable[[Context], Any],
+    folder: Path,
+    timeout_s: float = 60,
+    together_s: float = 30,
+) -> list[Ending]:
     """As ``run_world``, but a rank that fails disturbs no other: each is waited for until its process has ended.
+
+    Args:
+        timeout_s: until the first has ended. together_s: from then on, until all have.
 
     Raises:
         AssertionError: a rank did not end in time; the message names it.
     """
     processes, pipes = _start(world, _lone_rank_main, body, folder)
+    said: dict[int, tuple[str | None, Any]] = {}
     deadline = time.monotonic() + timeout_s
     try:
-        said = []
-        for pipe in pipes:
-            # Taken out first: a process that has more to say than a pipe holds would not end.
-            pipe.poll(max(0.0, deadline - time.monotonic()))
-            try:
-                said.append(pipe.recv() if pipe.poll() else (None, None))
-            except EOFError:
-                said.append((None, None))
+        while len(said) < world and (left := deadline - time.monotonic()) > 0:
+            for pipe in wait([pipe for rank, pipe in enumerate(pipes) if rank not in said], timeout=left):
+                if not said:
+                    deadline = time.monotonic() + together_s
+                # Taken out at once: a process that has more to say than a pipe holds would not end.
+                with suppress(EOFError):
+                    said[pipes.index(pipe)] = (None, None)
+                    said[pipes.index(pipe)] = pipe.recv()
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))
         late = [rank for rank, process in enumerate(processes) if process.exitcode is None]
-        assert not late, f"rank(s) {late} did not end in time; all said {said}"
+        assert not late, f"rank(s) {late} did not end in time; others said {said}"
     finally:
         for process in processes:
             process.kill()
             process.join()
     return [
-        Ending(result, error or "", process.exitcode == -signal.SIGKILL)
-        for process, (error, result) in zip(processes, said, strict=True)
+        Ending(said[rank][1], said[rank][0] or "", process.exitcode == -signal.SIGKILL)
+        for rank, process in enumerate(processes)
     ]
 
 

@@ -65,5 +65,5 @@ def test_ranks_are_left_to_end_by_themselves(tmp_path: Path) -> None:
 
 def test_a_rank_that_does_not_end_is_named(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"rank\(s\) \[1\] did not end in time"):
-        endings_of_world(2, hangs, tmp_path, timeout_s=2)
+        endings_of_world(2, hangs, tmp_path, together_s=2)
     assert multiprocessing.active_children() == []

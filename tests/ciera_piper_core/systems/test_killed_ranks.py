@@ -1,6 +1,7 @@
-"""A rank is killed, in any phase of a step or of a save: the others end with an error, and the run can be resumed.
+"""A rank is killed, in any phase of a step or of a save, or has no memory left: all end, and the run can be resumed.
 
-No rank waits for ever, no checkpoint is harmed, and a resumed run goes on as if nothing had been, to the last bit.
+Every rank ends with an error, also if it still closes its system; none waits for ever. No checkpoint is harmed, and a
+resumed run goes on as if nothing had been, to the last bit.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from ciera_piper_core.ranges import watching
 from ciera_piper_core.systems import system_names
 from ciera_piper_core.training.checkpoint import checkpoints, latest_checkpoint, load_checkpoint, save_checkpoint
 from tests.ciera_piper_core.systems.every_system import WORLDS, built, named
-from tests.ciera_piper_core.systems.expert_family import batch
+from tests.ciera_piper_core.systems.expert_family import batch, worst
 from tests.gloo_world import Ending, endings_of_world
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from bench.suite import Context
@@ -30,35 +32,43 @@ if TYPE_CHECKING:
 
 REGIONS = {"dispatch": "moe.dispatch", "reduce": "gradient_reduce", "optimizer": "optimizer"}
 """Phases that a region of the program's own marks: the rank dies as it enters one."""
-PHASES = ("dispatch", "backward", "reduce", "optimizer", "save")
+PHASES = ("dispatch", "backward", "reduce", "optimizer", "save", "memory")
 SAVED, STEPS = 2, 4
-BOUND_S = 40
-"""For a whole run, death and all; survivors learn of it within a fraction of a second."""
+NEAR = {"tutel:ep=4": 1e-6}
+"""Relative differences of systems that try out, in the first steps of a process, how they cut their sums."""
+RUN_S, AFTER_DEATH_S = 150, 20
+"""Bounds of a run, and of the time in which all others end after a rank died (they learn of it in milliseconds)."""
 
 
 def die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DiesIn:
+def run_out_of_memory() -> None:
+    raise MemoryError("nothing left")
+
+
+class EndsIn:
     """Watches the regions of a rank."""
 
-    def __init__(self, region: str) -> None:
-        self.region = region
+    def __init__(self, region: str, end: Callable[[], None] = die) -> None:
+        self.region, self.end = region, end
 
     def entered(self, name: str) -> None:
         if name == self.region:
-            die()
+            self.end()
 
     def left(self, name: str) -> None:
         pass
 
 
 def doomed(system: Any, phase: str) -> ExitStack:
-    """While it is open, this rank dies when it comes to that phase."""
+    """While it is open, this rank comes to its end in that phase."""
     stack = ExitStack()
     if phase in REGIONS:
-        stack.enter_context(watching(DiesIn(REGIONS[phase])))
+        stack.enter_context(watching(EndsIn(REGIONS[phase])))
+    elif phase == "memory":
+        stack.enter_context(watching(EndsIn("moe.dispatch", run_out_of_memory)))
     elif phase == "save":
         stack.enter_context(patch.object(FileSystemWriter, "write_data", die))
     else:
@@ -82,14 +92,17 @@ def train(label: str, context: Context, folder: Path, phase: str = "", victim: i
     latest = latest_checkpoint(folder)
     first = load_checkpoint(system, latest).step if latest else 0
     found = []
-    for step in range(first, STEPS):
-        with doomed(system, phase) if (step, context.site.rank) == (SAVED, victim) else ExitStack():
-            found += _step(system, step)
-            if phase == "save" and step == SAVED:
-                save_checkpoint(system, folder, step + 1)
-        if step + 1 == SAVED:
-            save_checkpoint(system, folder, SAVED)
-    system.close()
+    try:
+        for step in range(first, STEPS):
+            with doomed(system, phase) if (step, context.site.rank) == (SAVED, victim) else ExitStack():
+                found += _step(system, step)
+                if phase == "save" and step == SAVED:
+                    save_checkpoint(system, folder, step + 1)
+            if step + 1 == SAVED:
+                save_checkpoint(system, folder, SAVED)
+    finally:
+        # As whoever measures does, also after an error.
+        system.close()
     return found
 
 
@@ -103,7 +116,11 @@ def survives(label: str, phases: tuple[str, ...], tmp_path: Path) -> None:
 
     def run(phase: str = "", victim: int = -1) -> list[Ending]:
         return endings_of_world(
-            world, lambda context: train(label, context, folder, phase, victim), tmp_path, timeout_s=BOUND_S
+            world,
+            lambda context: train(label, context, folder, phase, victim),
+            tmp_path,
+            timeout_s=RUN_S,
+            together_s=AFTER_DEATH_S,
         )
 
     wanted = run()
@@ -111,14 +128,17 @@ def survives(label: str, phases: tuple[str, ...], tmp_path: Path) -> None:
     for number, phase in enumerate(phases):
         victim = number % world
         for rank, one in enumerate(run(phase, victim)):
-            where = f"{label}: rank {victim} dies in {phase}, rank {rank}: {one}"
-            assert one.killed == (rank == victim), where
-            # Of the connection that broke, and from some systems the rank.
-            assert rank == victim or "peer" in one.error, where
+            where = f"{label}: rank {victim} ends in {phase}, rank {rank}: {one}"
+            assert one.killed == (rank == victim and phase != "memory"), where
+            # Of others, the connection that broke; from some systems the rank too.
+            expected = "peer" if rank != victim else "MemoryError: nothing left" if phase == "memory" else ""
+            assert expected in one.error, where
         assert [path.name for path in checkpoints(folder)] == [f"step-{SAVED:08d}"], (label, phase)
     resumed = run()
     for rank, one in enumerate(resumed):
-        assert one.result == wanted[rank].result[2 * SAVED :], (label, one)
+        assert one.result, (label, one)
+        difference = worst(one.result, wanted[rank].result[2 * SAVED :])
+        assert difference <= NEAR.get(label, 0.0), (label, one, difference)
     assert multiprocessing.active_children() == []
 
 
@@ -131,7 +151,7 @@ def test_a_rank_killed_on_the_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("label", WORLDS)
 def test_a_rank_killed_in_any_phase_of_every_system(label: str, tmp_path: Path) -> None:
     name = named(label)
