@@ -7,17 +7,22 @@ reaches into the harness beyond the contract of suites.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path  # noqa: TC003  # typer reads the annotations when it runs
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.errors import UsageError
+from bench.errors import BenchError, UsageError
 from bench.store_commands import StoreOption, default_store_path
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TextIO
+
+    from bench.comparison.outcome import Outcome
     from bench.comparison.request import ComparisonRequest, Side
     from bench.comparison.view import View
     from bench.suite import Value
@@ -83,7 +88,8 @@ def compare(
 ) -> None:
     """Train one model with several systems by turns, and compare their speed if their losses agree.
 
-    Exit code: 0 if all systems have a speed, 4 if one of them has none, 2 for a wrong request.
+    Exit code: 0 if all systems have a speed, 4 if one of them has none or a file could not be written, 2 for a wrong
+    request.
 
     Example: bench compare --systems fsdp,ciera,xmoe --model olmoe-1b-7b --ranks 4 --steps 40 --html compare.html
     """
@@ -91,6 +97,8 @@ def compare(
     from bench.comparison.terminal import print_outcome
 
     refuse_launchers()
+    if html:
+        _refuse_unwritable(html)
     request = request_of(
         systems=systems,
         params=training_params(model, scale, overrides or []),
@@ -111,15 +119,13 @@ def compare(
     with ExitStack() as stack:
         rows_to = stack.enter_context(_open(json_to)) if json_to else None
         outcome = compare_sides(request, folder, _watcher(stack), sys.argv[1:])
-        if rows_to:
-            rows_to.write("".join(f"{row.to_json()}\n" for row in outcome.rows))
-    if html:
-        from bench.comparison.page import write_page
-
-        print(f"page: {write_page(html, outcome, view(request))}", file=sys.stderr)
+        lost = written(outcome, view(request), html, rows_to)
     if json_to != "-":
         print_outcome(outcome, view(request))
-    print(f"run {outcome.run_id}; stored in {folder}", file=sys.stderr)
+    if not outcome.unstored:
+        print(f"run {outcome.run_id}; stored in {folder}", file=sys.stderr)
+    if lost:
+        raise BenchError("; ".join(lost))
     raise typer.Exit(outcome.exit_code)
 
 
@@ -170,7 +176,25 @@ def training_params(model: str, scale: str, overrides: list[str]) -> dict[str, V
         if len(values) != 1:
             raise UsageError(f"all systems train alike, so {name} has one value, not {len(values)}")
         params[name] = values[0]
+    _refuse_missing(params)
     return params
+
+
+def _refuse_missing(params: Mapping[str, Value]) -> None:
+    """What all sides read must be there, or every one of them would be skipped.
+
+    Raises:
+        UsageError: there is no such model or file.
+    """
+    from ciera_piper_core.models import catalogue
+
+    try:
+        catalogue.model(str(params["model"]))
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from None
+    for name in ("corpus", "tokenizer"):
+        if params[name] and not os.path.exists(str(params[name])):
+            raise UsageError(f"{name}: there is no {params[name]}; name a file or folder")
 
 
 def request_of(
@@ -286,6 +310,42 @@ def refuse_launchers() -> None:
             f"bench compare starts the ranks of every system itself, on this machine; under {launched.launcher} measure"
             " one at a time: bench run end_to_end --set system=fsdp,ciera"
         )
+
+
+def _refuse_unwritable(page: Path) -> None:
+    """Before anything is measured.
+
+    Raises:
+        UsageError: no page can be written there.
+    """
+    place = page.absolute()
+    above = next(folder for folder in place.parents if folder.exists())
+    if place.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+        raise UsageError(f"cannot write {page}: --html takes a file in a folder that can be written")
+
+
+def written(outcome: Outcome, shown: View, page: Path | None, rows_to: TextIO | None) -> list[str]:
+    """Write page and rows; what could not be written or stored, a sentence each: one must not cost the others."""
+    lost = [outcome.unstored] if outcome.unstored else []
+    if page:
+        from bench.comparison.page import write_page
+
+        try:
+            print(f"page: {write_page(page, outcome, shown)}", file=sys.stderr)
+        except BenchError as error:
+            lost.append(str(error))
+    if rows_to:
+        try:
+            rows_to.write("".join(f"{row.to_json()}\n" for row in outcome.rows))
+            rows_to.flush()
+        except OSError as error:
+            if rows_to is sys.stdout:
+                raise
+            lost.append(f"cannot write {rows_to.name}: {error.strerror}")
+            # What is still in the buffer would fail again when the caller closes it.
+            with suppress(OSError):
+                rows_to.close()
+    return lost
 
 
 def _open(target: str) -> Any:

@@ -176,9 +176,12 @@ def refused(case: Case, site: Site) -> str | None:
     """Why the case cannot be trained here, in a line; None if it can."""
     from ciera_piper_core.alltoall.placement import placement_from_nodes
     from ciera_piper_core.systems.system import Ranks
+    from ciera_piper_core.training.batches import Batches
 
     try:
         training = read_training(case, site.seed)
+        # Text that makes no sequence is refused when batches are made of it.
+        Batches(training.corpus, training.recipe)
         # Refusals come before there are groups: they look at sizes alone.
         nodes = [rank // site.ranks_per_node for rank in range(site.world)]
         ranks = Ranks(cast("Any", None), placement_from_nodes(nodes, "the launcher"), device_of(site))

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from bench.comparison.turns import Watcher
+from bench.gate_output.text import visible
 from bench.status_bar import StatusBar
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class ConsoleWatcher(Watcher):
         self._bar.advance()
 
     def ended(self, label: str, status: str, reason: str) -> None:
-        self._bar.say(f"{status}: {label}: {reason}")
+        self._bar.say(visible(f"{status}: {label}: {reason}"))
 
     def note(self, text: str) -> None:
         self._bar.say(text)

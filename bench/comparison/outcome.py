@@ -36,6 +36,7 @@ class Outcome:
         run_id: it is stored as. request: what was asked for. suite: of all sides.
         records: of the sides, in order.
         interrupted: ended before all was measured.
+        unstored: why the store does not have the rows; empty if it has them.
     """
 
     run_id: str
@@ -43,6 +44,7 @@ class Outcome:
     suite: ComparableSuite
     records: list[Record]
     interrupted: bool = False
+    unstored: str = ""
     _rows: dict[str, list[Row]] = field(default_factory=dict)
 
     @property
@@ -67,8 +69,9 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 if all sides have speeds, else 4."""
-        return EXIT_NOT_MEASURED if self.interrupted or any(record.ending for record in self.records) else EXIT_OK
+        """0 if all sides have speeds and the store has them, else 4."""
+        lacking = self.interrupted or self.unstored or any(record.ending for record in self.records)
+        return EXIT_NOT_MEASURED if lacking else EXIT_OK
 
     def seconds(self, record: Record) -> list[list[float]]:
         """Durations of a side's timed iterations, the slowest rank's, by turn; as many turns as every side has."""

@@ -10,10 +10,11 @@ from bench.comparison.processes import Record, SideProcesses
 from bench.comparison.request import comparable
 from bench.comparison.turns import Turns, Watcher
 from bench.definitions import format_bytes
-from bench.errors import UsageError
+from bench.errors import StoreError, UsageError
 from bench.hardware import available_memory_bytes
 from bench.launch.lab import Lab, LabShape, remove_leftovers
 from bench.launch.supervisor import Patience, RankProcesses
+from bench.report.formatting import counted
 from bench.session import (
     RANK_MEMORY_BYTES,
     InterruptedRunError,
@@ -43,7 +44,8 @@ def compare_sides(request: ComparisonRequest, store: Path, watcher: Watcher, com
 
     Raises:
         UsageError: the request cannot be met here; nothing was started.
-        StoreError: the store cannot be written.
+        StoreError: the store cannot be written; nothing was started. A store that fails at the end is told in the
+            outcome, so that what was measured is not lost.
     """
     suite = comparable(request.suite)
     shape = LabShape.parse(request.lab) if request.lab else None
@@ -66,13 +68,20 @@ def compare_sides(request: ComparisonRequest, store: Path, watcher: Watcher, com
                 _measure(request, suite, records, shape, device, watcher)
             except InterruptedRunError:
                 outcome.interrupted = True
-        for record in records:
-            if record.ending and record.ending.details:
-                path = save_stacks(store, run.run_id, record.ending.details)
-                watcher.note(f"{record.label}: stacks in {path}")
-        writer.append(outcome.rows)
-        writer.seal()
+        try:
+            _store(outcome, writer, store, watcher)
+        except StoreError as error:
+            outcome.unstored = str(error)
     return outcome
+
+
+def _store(outcome: Outcome, writer: RunWriter, store: Path, watcher: Watcher) -> None:
+    writer.append(outcome.rows)
+    for record in outcome.records:
+        if record.ending and record.ending.details:
+            path = save_stacks(store, outcome.run_id, record.ending.details)
+            watcher.note(f"{record.label}: stacks in {path}")
+    writer.seal()
 
 
 def _measure(
@@ -126,10 +135,12 @@ def _refuse_too_many(request: ComparisonRequest, suite: ComparableSuite, records
     ]
     needed, free = max(needs) if request.apart else sum(needs), available_memory_bytes()
     if needed > free:
-        hint = "fewer ranks or less of all" if request.apart else "fewer sides, or --apart: one at a time"
+        # Where one side alone is too much, neither fewer of them nor one at a time is any help.
+        fits_apart = not request.apart and max(needs) <= free
+        hint = "fewer sides, or --apart: one at a time" if fits_apart else "fewer ranks or a smaller model"
         raise UsageError(
-            f"{len(records)} sides need about {format_bytes(needed)} of memory,"
-            f" {format_bytes(free)} are free; take {hint}"
+            f"{counted(len(records), 'side')} need{'s' if len(records) == 1 else ''} about {format_bytes(needed)} of"
+            f" memory, {format_bytes(free)} are free; take {hint}"
         )
 
 

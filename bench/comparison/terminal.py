@@ -125,7 +125,8 @@ def _table(first: str, headings: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column(first, no_wrap=True)
     for heading in headings:
-        table.add_column(heading, justify="right")
+        # Text: a name of a file in it may look like rich's markup.
+        table.add_column(Text(heading), justify="right")
     return table
 
 

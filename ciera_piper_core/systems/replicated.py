@@ -22,7 +22,7 @@ from ciera_piper_core.moe.expert_parallel import ExpertParallel, spread_experts
 from ciera_piper_core.moe.expert_table import ExpertTable, contiguous_table
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems import expert_migration
-from ciera_piper_core.systems.agreed_stop import stop_at_loss
+from ciera_piper_core.systems.agreed_stop import stop_at_loss, stop_at_norm
 from ciera_piper_core.systems.data_parallel import DataParallelSystem
 from ciera_piper_core.systems.expert_keys import joined, split
 from ciera_piper_core.systems.gradient_buckets import GradientBuckets
@@ -30,7 +30,7 @@ from ciera_piper_core.systems.rank_mesh import RankMesh
 from ciera_piper_core.systems.system import Layout, Option
 from ciera_piper_core.training.build import DTYPES, empty_model, tie_embeddings
 from ciera_piper_core.training.gradient_norm import Spread, gradient_norm
-from ciera_piper_core.training.health import check_batch, require_finite_norm
+from ciera_piper_core.training.health import check_batch
 from ciera_piper_core.training.loss_scaling import LossScaler
 from ciera_piper_core.training.optimizer import MasterWeights
 from ciera_piper_core.training.update import apply_gradients
@@ -243,7 +243,7 @@ class ReplicatedSystem(DataParallelSystem):
             gradients = self.masters.gradients()
             scaled_norm = self._norm(gradients)
             if not self.scaler.dynamic:
-                require_finite_norm(scaled_norm, self.steps, gradients)
+                stop_at_norm(scaled_norm, self.steps, gradients, self.ranks.group)
             norm = apply_gradients(
                 self.model,
                 self.masters,

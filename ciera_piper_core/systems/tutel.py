@@ -22,7 +22,8 @@ class TutelSystem(ReplicatedSystem):
     """Expert and data parallelism through buffers of one size (arXiv 2206.03382).
 
     A ``capacity`` above 0 drops choices, counted over a rank's microbatch as Tutel does: then losses are
-    those of another model, and depend on how the batch is cut.
+    those of another model, and depend on how the batch is cut. A resumed run tries degrees out again: it goes
+    on to the last bit where ``degree`` is given, else to rounding.
     """
 
     name: ClassVar[str] = "tutel"

@@ -11,7 +11,8 @@ import pytest
 
 from bench.errors import UsageError
 from suites import compare_command
-from suites.compare_command import refuse_launchers, request_of, training_params, view
+from suites.compare_command import refuse_launchers, request_of, training_params, view, written
+from tests.bench.comparison.made_up import VIEW, outcome
 from tests.program import ROOT, bench, json_lines
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ def test_wrong_requests_are_refused_by_name(changes: dict[str, Any], words: str)
         ("precision", "PARAM=VALUE"),
         ("hidden=3", "parameter of suite"),
         ("precision=fp32,bf16", "one value, not 2"),
+        ("model=mixtrel-8x7b", "unknown model 'mixtrel-8x7b'; did you mean mixtral-8x7b"),
+        ("corpus=/nowhere/at/all", "corpus: there is no /nowhere/at/all"),
+        ("tokenizer=/nowhere.json", r"tokenizer: there is no /nowhere\.json"),
         ("ranks=2", "--ranks"),
         ("system=fsdp", "--systems"),
     ],
@@ -98,6 +102,32 @@ def test_wrong_requests_are_refused_by_name(changes: dict[str, Any], words: str)
 def test_wrong_settings_are_refused_by_name(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         training_params("mixtral-8x7b", "tiny", [text])
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path, tmp_path / "file" / "page.html"):
+        done = bench("compare", "--systems", "fsdp", "--html", str(wrong), cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert "--html takes a file in a folder that can be written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("lacking", ["page", "rows", "store"])
+def test_what_cannot_be_written_costs_nothing_else(tmp_path: Path, lacking: str) -> None:
+    found = outcome({"a": 0.3, "b": 0.2})
+    # A folder in its place, a disk that is full.
+    page = tmp_path if lacking == "page" else tmp_path / "page.html"
+    rows = open("/dev/full" if lacking == "rows" else tmp_path / "rows.jsonl", "w")  # noqa: SIM115
+    if lacking == "store":
+        found.unstored = "cannot write the store"
+    lost = written(found, VIEW, page, rows)
+    assert len(lost) == 1
+    rows.close()
+    assert (tmp_path / "page.html").exists() == (lacking != "page")
+    assert (tmp_path / "rows.jsonl").exists() == (lacking != "rows")
+    if lacking != "rows":
+        assert len(json_lines((tmp_path / "rows.jsonl").read_text())) == len(found.rows)
 
 
 def test_settings_replace_defaults() -> None:

@@ -74,6 +74,7 @@ def test_text_of_ones_own_is_read(tmp_path: Path) -> None:
         ({"model": "mixtral"}, "unknown model"),
         ({"corpus": "/nowhere/at/all"}, "nowhere"),
         ({"tokenizer": "tokenizer.json"}, "name a corpus too"),
+        ({"sequence": 10**9}, "make no sequence of 1000000000"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_a_line(changes: dict[str, Any], words: str) -> None:

@@ -45,3 +45,9 @@ def test_a_comparison_goes_on_when_nobody_reads(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(sys, "stderr", Closed())
     tell(ConsoleWatcher())
+
+
+def test_a_reason_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with ConsoleWatcher() as watcher:
+        watcher.ended("b", "failed", "no \x1b[2J file\nat all")
+    assert capsys.readouterr().err == "failed: b: no \\x1b[2J file\\nat all\n"

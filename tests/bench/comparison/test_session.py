@@ -14,8 +14,9 @@ import pytest
 from bench.comparison.request import ComparisonRequest, Side
 from bench.comparison.session import compare_sides
 from bench.comparison.turns import Watcher
-from bench.errors import UsageError
+from bench.errors import StoreError, UsageError
 from bench.store.reader import Store
+from bench.store.writer import RunWriter
 from tests.bench.comparison.sides_suite import params
 
 if TYPE_CHECKING:
@@ -148,6 +149,28 @@ def test_more_than_memory_holds_is_refused_before_anything_starts(
     with pytest.raises(UsageError, match="--apart"):
         compared(tmp_path, side("a"), side("b"))
     assert compared(tmp_path, side("a"), side("b"), apart=True).exit_code == 0
+
+
+def test_what_one_side_alone_cannot_have_is_not_put_down_to_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.comparison.session.available_memory_bytes", lambda: 300 << 20)
+    with pytest.raises(UsageError, match=r"1 side needs about .* take fewer ranks or a smaller model") as error:
+        compared(tmp_path, side("a", 2))
+    assert "--apart" not in str(error.value)
+
+
+def test_a_store_that_is_full_at_the_end_does_not_cost_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(writer: RunWriter, rows: object) -> None:
+        raise StoreError("cannot write runs: No space left on device; free some space")
+
+    monkeypatch.setattr(RunWriter, "append", full)
+    found = compared(tmp_path, side("a"), side("b"))
+    assert found.unstored.startswith("cannot write runs: No space left")
+    assert found.exit_code == 4
+    assert {row.status for row in found.rows if row.metric == "iteration_time"} == {"ok"}
 
 
 def test_a_side_of_other_ranks_than_the_lab_is_refused(tmp_path: Path) -> None:

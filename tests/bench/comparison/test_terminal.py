@@ -57,6 +57,14 @@ def test_a_narrow_terminal_loses_no_side() -> None:
     assert any(line.startswith("b ") for line in text.splitlines())
 
 
+def test_a_label_that_looks_like_markup_is_shown_as_it_is() -> None:
+    reference, other = "a:settings=[/red]x.json", "b:settings=[bold]y.json"
+    text = shown(outcome({reference: 0.3, other: 0.2}), width=300)
+    # As a side, over which speedups are, and heads of the breakdown's columns.
+    assert text.count(reference) >= 3
+    assert text.count(other) >= 2
+
+
 @pytest.mark.parametrize(
     ("seconds", "endings", "words"),
     [

@@ -240,6 +240,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
             "tp=4": (recipe(), "an inner width of 24 has 3 blocks of 8, too few for 4 ranks"),
             "tp=2": (recipe(optimizer="adafactor"), "adafactor keeps means .* use adam, or tp=1"),
             "tp=2:ep=4": (recipe(), "ep=4 does not divide 2 ranks"),
+            "tp=2:ep=2": (recipe(experts=5), "ep=2 does not divide the 5 experts of a layer"),
         }
         for options, (given, message) in refusals.items():
             with pytest.raises(ValueError, match=message):
