@@ -20,7 +20,7 @@ FALSE_ALARM_RATE = define(
         "ratio",
         "lower",
         "Share of gates that report any regression although nothing changed; of histories, share of series in which "
-        "any change is shown at any look.",
+        "any change is shown at any look, of drifting ones any step.",
     )
 )
 DETECTION_RATE = define(
@@ -38,6 +38,14 @@ DETECTION_DELAY = define(
         "count",
         "lower",
         "New points of a series until a step is shown, median over series; one more than there are means never.",
+    )
+)
+DRIFT_RATE = define(
+    Definition(
+        "drift_rate/made-up-v1",
+        "ratio",
+        "higher",
+        "Share of drifting histories that are said to drift, at one look at the end of each.",
     )
 )
 LOCATION_RATE = define(
@@ -108,7 +116,7 @@ _TIMED: dict[str, list[Point]] = {
     "standard": [(TIMED, "ours", 0.0, _CV, 30, 10_000, 1)],
     "full": [(TIMED, "ours", 0.0, _CV, 30, 10_000, 1), (TIMED, "ours", 0.0, _CV, 300, 10_000, 1)],
 }
-_SERIES: dict[str, tuple[int, int]] = {"quick": (40, 10), "standard": (1000, 200), "full": (4000, 1000)}
+_SERIES: dict[str, tuple[int, int]] = {"quick": (40, 10), "standard": (8000, 300), "full": (16000, 1000)}
 """Series of histories in which nothing changes and ours decides; and of all else, which needs less or takes longer."""
 _AXES = ("scenario", "method", "effect", "cv", "samples", "cases", "trials")
 
@@ -118,12 +126,13 @@ class GateSuite(Suite):
 
     name: ClassVar[str] = "gate"
     summary: ClassVar[str] = "false alarms, detection and speed of the gate and of history, beside peers"
-    method_version: ClassVar[int] = 1
+    method_version: ClassVar[int] = 2
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("false_alarm_rate", FALSE_ALARM_RATE),
         Metric("detection_rate", DETECTION_RATE),
         Metric("detection_delay_points", DETECTION_DELAY),
         Metric("location_rate", LOCATION_RATE),
+        Metric("drift_rate", DRIFT_RATE),
         Metric("location_f1", LOCATION_F1),
         Metric("gate_seconds", GATE_SECONDS),
     )

@@ -16,14 +16,15 @@ from bench.errors import (
 from bench.gate_output.text import visible
 from bench.history_filter import rows_where
 from bench.history_points import Ran, instant, place_of, series_of
-from bench.history_series import Change, History
+from bench.history_series import Change, History, Slope
 from bench.store.owner import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.history_series import Kind, Series
-    from bench.stats.change_points import ChangePoint, Settings
+    from bench.stats.change_points import Settings
+    from bench.stats.findings import ChangePoint, Drift
     from bench.store.reader import Store
 
 
@@ -66,10 +67,11 @@ def read_history(
         settings,
     )
     for one, found in zip(series, findings, strict=True):
-        one.judged, one.drifting = found.judged, found.drifting
+        one.judged = found.judged
         one.shown_from = 0 if begin is None else sum(instant(point.started_at) < begin for point in one.points)
         changes = [_change(one, change, change is found.changes[-1]) for change in found.changes]
         one.changes = [change for change in changes if change.found.index >= one.shown_from]
+        one.slopes = [_slope(one, drift) for drift in found.drifts if drift.last >= one.shown_from]
     shown = [one for one in series if one.shown]
     if not shown:
         raise UsageError(
@@ -136,18 +138,26 @@ def _since(store: Store, text: str) -> float:
 def _change(one: Series, found: ChangePoint, last: bool) -> Change:
     """A change point with its commits and its meaning."""
     earlier = [point for point in one.points[: found.earliest] if point.value is not None]
+    return Change(_kind(one, found), found, earlier[-1].commit, one.points[found.latest].commit, last)
+
+
+def _slope(one: Series, found: Drift) -> Slope:
+    """A drift and its meaning."""
+    return Slope(_kind(one, found), found, all(point.value is None for point in one.points[found.last + 1 :]))
+
+
+def _kind(one: Series, found: ChangePoint | Drift) -> Kind:
     if one.better not in ("lower", "higher") or found.after == found.before:
-        kind: Kind = "change"
-    else:
-        kind = "regression" if (found.after > found.before) == (one.better == "lower") else "improvement"
-    return Change(kind, found, earlier[-1].commit, one.points[found.latest].commit, last)
+        return "change"
+    return "regression" if (found.after > found.before) == (one.better == "lower") else "improvement"
 
 
 def exit_code(history: History) -> int:
     """The exit code of ``--fail-on-regression``, by the series that are still measured.
 
     1 where the present level is a confirmed regression; else 4 where the newest run failed, lacks a case or left
-    no row, or nothing could be judged; else 3 where a regression is suspected; else 0.
+    no row, or nothing could be judged; else 3 where a regression is suspected, or a drift for the worse lasts: no
+    commit is to blame for it, and a person has to look; else 0.
     """
     present = [one for one in history.series if not one.superseded]
     standing = [one.standing for one in present if one.standing and one.standing.kind == "regression"]
@@ -159,4 +169,4 @@ def exit_code(history: History) -> int:
         or any(one.newest.status not in ("ok", "skipped") for one in present)
     ):
         return EXIT_NOT_MEASURED
-    return EXIT_INCONCLUSIVE if standing else EXIT_OK
+    return EXIT_INCONCLUSIVE if standing or any(one.worsening for one in present) else EXIT_OK

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bench.stats.change_points import ChangePoint
+    from bench.stats.findings import ChangePoint, Drift
     from bench.store.row import Status, Value
 
 Kind = Literal["regression", "improvement", "change"]
@@ -85,6 +85,21 @@ class Change:
         return f"{self.first.text}..{self.last.text}"
 
 
+@dataclass(frozen=True)
+class Slope:
+    """A drift with what it means.
+
+    Attributes:
+        kind: as of a change.
+        found: the stretch, its ends and its significance.
+        stands: whether it lasts until the newest measured point.
+    """
+
+    kind: Kind
+    found: Drift
+    stands: bool
+
+
 @dataclass
 class Series:
     """One metric of one case, measured in one way on one machine.
@@ -94,8 +109,8 @@ class Series:
         began: why it is not the continuation of an earlier series of the same case; empty if there is none.
         points: in the order of time, with the gaps.
         changes: rising; only those that begin where ``--since`` says or later.
+        slopes: the drifts that last until where ``--since`` says or longer; no commit began one.
         judged: False where there are too few points.
-        drifting: whether a slope was found that is no step.
         shown_from: the first point that ``--since`` leaves.
         superseded: ended before a later series of the same case began, so it tells nothing about today.
     """
@@ -112,8 +127,8 @@ class Series:
     began: str = ""
     points: list[Point] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    slopes: list[Slope] = field(default_factory=list)
     judged: bool = False
-    drifting: bool = False
     shown_from: int = 0
     superseded: bool = False
 
@@ -136,6 +151,11 @@ class Series:
     def standing(self) -> Change | None:
         """The change that brought the present level."""
         return next((change for change in self.changes if change.stands), None)
+
+    @property
+    def worsening(self) -> bool:
+        """Whether the present level is the end of a drift for the worse."""
+        return any(slope.stands and slope.kind == "regression" for slope in self.slopes)
 
     @property
     def newest(self) -> Point:

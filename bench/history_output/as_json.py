@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.history_series import Change, History, Point, Series
+    from bench.history_series import Change, History, Point, Series, Slope
 
-VERSION = 1
+VERSION = 2
 """Of this form; a field that changes its meaning raises it."""
 
 
@@ -36,11 +36,11 @@ def _series(one: Series) -> dict[str, Any]:
         "began": one.began,
         "superseded": one.superseded,
         "judged": one.judged,
-        "drifting": one.drifting,
         "level": one.level,
         "trend": one.trend,
         "points": [_point(point) for point in one.shown],
         "changes": [_change(one, change) for change in one.changes],
+        "drifts": [_drift(one, slope) for slope in one.slopes],
     }
 
 
@@ -65,6 +65,23 @@ def _change(one: Series, change: Change) -> dict[str, Any]:
         "p_value": found.p_value,
         "points_before": found.points_before,
         "points_after": found.points_after,
+    }
+
+
+def _drift(one: Series, slope: Slope) -> dict[str, Any]:
+    found = slope.found
+    return {
+        "kind": slope.kind,
+        "status": found.status,
+        "stands": slope.stands,
+        "first_run_id": one.points[found.first].run_id,
+        "last_run_id": one.points[found.last].run_id,
+        "before": found.before,
+        "after": found.after,
+        "effect": _finite(found.effect),
+        "interval": [_finite(end) for end in found.interval],
+        "p_value": found.p_value,
+        "points": found.points,
     }
 
 

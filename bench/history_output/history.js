@@ -25,11 +25,19 @@ function traces(one, theme) {
     line: { color: theme.line, width: 1 }, marker: { color: theme.line, size: 6 } };
   const levels = one.levels.map((level) => ({ type: "scatter", mode: "lines", x: [level.from - 0.5, level.to + 0.5],
     y: [level.value, level.value], line: { color: theme.level, width: 2 }, hoverinfo: "skip", name: "level" }));
-  return [points, ...levels];
+  const tone = tones(theme);
+  const drifts = one.drifts.map((drift) => ({ type: "scatter", mode: "lines", x: [drift.from, drift.to], y: drift.values,
+    line: { color: tone[drift.kind], width: 2, dash: drift.status === "confirmed" ? "solid" : "dash" }, hoverinfo: "skip",
+    name: "drift" }));
+  return [points, ...levels, ...drifts];
+}
+
+function tones(theme) {
+  return { regression: theme.bad, improvement: theme.good, change: theme.warn };
 }
 
 function shapes(one, theme) {
-  const tone = { regression: theme.bad, improvement: theme.good, change: theme.warn };
+  const tone = tones(theme);
   const gaps = one.gaps.map((index) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: index, x1: index, layer: "below",
     line: { color: theme.quiet, width: 1, dash: "dot" } }));
   const changes = one.changes.flatMap((change) => [

@@ -12,6 +12,8 @@ from bench.history_output.text import (
     change_text,
     share,
     since_text,
+    slope_text,
+    span_text,
     state_text,
     value_text,
     verdict,
@@ -38,7 +40,7 @@ LEGEND = (
     ("confirmed", "At least ten points on both sides. Before that a change is suspected."),
     ("Dotted line", "A gap: a run that failed, or did not measure the case. Nothing is filled in."),
     ("New series", "A new method version, definition or machine begins one; numbers are never compared across."),
-    ("drifts", "A slope explains the points better than a step: no change point is given."),
+    ("Drift", "A slanting line: a slope explains the points as well as a step, so no point or commit is named."),
 )
 
 
@@ -97,14 +99,17 @@ def _changes(history: History) -> Markup:
     items = [
         element(
             "li",
-            element("span", change_text(one, change), class_=change.kind),
+            element("span", what, class_=kind),
             " in ",
             element("a", case_text(one), href=f"#series-{number}"),
             ", ",
-            since_text(one, change),
+            where,
         )
         for number, one in enumerate(history.series)
-        for change in one.changes
+        for what, where, kind in (
+            *((change_text(one, change), since_text(one, change), change.kind) for change in one.changes),
+            *((slope_text(one, slope), span_text(one, slope), slope.kind) for slope in one.slopes),
+        )
     ]
     return element("ul", *items, class_="history-list") if items else element("p", "None was found.", class_="quiet")
 
@@ -154,7 +159,9 @@ def _payload(one: Series) -> dict[str, Any]:
     begins = [first, *(change.found.index for change in one.changes), len(one.points)]
     levels = []
     for begin, end in itertools.pairwise(begins):
-        level = _level(one, begin, end)
+        # A drift has a slanting line instead.
+        drifts = any(slope.found.first < end and slope.found.last >= begin for slope in one.slopes)
+        level = None if drifts else _level(one, begin, end)
         if level is not None:
             levels.append({"from": begin - first, "to": end - 1 - first, "value": level})
     return {
@@ -174,6 +181,16 @@ def _payload(one: Series) -> dict[str, Any]:
                 "latest": change.found.latest - first,
             }
             for change in one.changes
+        ],
+        "drifts": [
+            {
+                "kind": slope.kind,
+                "status": slope.found.status,
+                "from": slope.found.first - first,
+                "to": slope.found.last - first,
+                "values": [slope.found.before, slope.found.after],
+            }
+            for slope in one.slopes
         ],
     }
 

@@ -12,13 +12,23 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.gate_output.text import visible
-from bench.history_output.text import case_text, change_text, share, since_text, state_text, value_text, verdict
+from bench.history_output.text import (
+    case_text,
+    change_text,
+    share,
+    since_text,
+    slope_text,
+    span_text,
+    state_text,
+    value_text,
+    verdict,
+)
 from bench.report.formatting import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench.history_series import History, Series
+    from bench.history_series import Change, History, Series, Slope
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-=+*#@"
@@ -75,12 +85,18 @@ def _print_suite(console: Console, metric: str, series: Sequence[Series], plain:
         if state := state_text(one):
             console.print(Padding(Text(f"{case_text(one)}: {state}", style="yellow"), (0, 0, 0, 2)))
         for change in one.changes:
-            style = STYLES[change.kind] + (" bold" if change.stands and not one.superseded else "")
-            line = Text(visible(change_text(one, change)), style=style)
-            line.append(f"  {case_text(one)}", style="default not bold")
-            console.print(Padding(line, (0, 0, 0, 2)))
-            console.print(Padding(Text(since_text(one, change), style="dim"), (0, 0, 0, 4)))
+            _print_found(console, one, change, change_text(one, change), since_text(one, change))
+        for slope in one.slopes:
+            _print_found(console, one, slope, slope_text(one, slope), span_text(one, slope))
     console.print()
+
+
+def _print_found(console: Console, one: Series, found: Change | Slope, what: str, where: str) -> None:
+    style = STYLES[found.kind] + (" bold" if found.stands and not one.superseded else "")
+    line = Text(visible(what), style=style)
+    line.append(f"  {case_text(one)}", style="default not bold")
+    console.print(Padding(line, (0, 0, 0, 2)))
+    console.print(Padding(Text(where, style="dim"), (0, 0, 0, 4)))
 
 
 def _spark_width(console_width: int, name_width: int) -> int:

@@ -9,7 +9,8 @@ from bench.gate_output.text import visible
 from bench.report.formatting import counted, number, parameters, unit_sign
 
 if TYPE_CHECKING:
-    from bench.history_series import Change, History, Series
+    from bench.history_series import Change, History, Series, Slope
+    from bench.stats.findings import ChangePoint, Drift
 
 
 def share(value: float) -> str:
@@ -29,10 +30,27 @@ def case_text(one: Series) -> str:
 
 def change_text(one: Series, change: Change) -> str:
     """``confirmed regression +5.1% [+4.0%, +6.2%]: 101 to 106 us``."""
-    found = change.found
+    return f"{change.found.status} {change.kind} {_sizes(one, change.found)}"
+
+
+def slope_text(one: Series, slope: Slope) -> str:
+    """``confirmed drift (regression) +5.1% [+4.0%, +6.2%]: 101 to 106 us``."""
+    return f"{slope.found.status} drift ({slope.kind}) {_sizes(one, slope.found)}"
+
+
+def span_text(one: Series, slope: Slope) -> str:
+    """From which to which run a drift goes, and that no commit is to be looked for."""
+    first, last = (one.points[place] for place in (slope.found.first, slope.found.last))
+    return (
+        f"all along from {visible(first.started_at[:10])}, run {visible(first.run_id)}, to"
+        f" {visible(last.started_at[:10])}, run {visible(last.run_id)}, {counted(slope.found.points, 'point')};"
+        " a slope explains them as well as a step, so no commit is named"
+    )
+
+
+def _sizes(one: Series, found: ChangePoint | Drift) -> str:
     ends = ", ".join(share(end) for end in found.interval)
-    levels = f"{number(found.before)} to {value_text(found.after, one.unit)}"
-    return f"{found.status} {change.kind} {share(found.effect)} [{ends}]: {levels}"
+    return f"{share(found.effect)} [{ends}]: {number(found.before)} to {value_text(found.after, one.unit)}"
 
 
 def since_text(one: Series, change: Change) -> str:
@@ -50,8 +68,6 @@ def state_text(one: Series) -> str:
     said = []
     if not one.judged:
         said.append("too few points to judge")
-    if one.drifting:
-        said.append("drifts: a slope, not a step")
     if one.newest.status not in ("ok", "skipped"):
         said.append(f"newest run: {one.newest.status}")
     if one.superseded:
@@ -74,7 +90,9 @@ def verdict(history: History) -> tuple[str, str]:
         parts.append(f"{broken} not measured by the newest run")
     if unjudged := sum(not one.judged for one in present):
         parts.append(f"{unjudged} with too few points yet")
-    if not standing:
+    if worsening := sum(one.worsening for one in present):
+        parts.append(f"{worsening} drifting for the worse")
+    if not standing and not worsening:
         parts.append("no regression stands")
     if history.lost:
         parts.append(f"the newest run, {visible(history.lost)}, left no row")
@@ -82,7 +100,7 @@ def verdict(history: History) -> tuple[str, str]:
         "bad"
         if confirmed or broken or history.lost
         else "warn"
-        if standing or not any(one.judged for one in present)
+        if standing or worsening or not any(one.judged for one in present)
         else "good"
     )
     return "; ".join(parts) + ".", tone

@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bench.errors import UsageError
-from bench.stats.drift import is_drift
+from bench.stats.drift import is_drift, line_through
+from bench.stats.findings import ChangePoint, Drift, Findings
 from bench.stats.segmentation import LEAST_INNER, LEAST_LAST, RESOLUTION, bound_outliers, candidate_splits
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.float64]
-
-Status = Literal["suspected", "confirmed"]
 
 LEAST_POINTS = 12
 """Points before which a series is not judged: nine to know the noise by, and three new ones."""
@@ -38,7 +37,7 @@ MULTIPLICITY = 18.0
 The chance that the largest of many related deviates passes z grows as z squared times the chance of one (Siegmund,
 Sequential Analysis, 1985). The factor is simulated: with 18, 0.35 % of 8,000 steady series alarm between the 20th
 and the 60th point; the rest allows for the error of that figure."""
-LOOKS_POINTS = 60
+LOOKS_POINTS = 600
 """Length up to which ``MULTIPLICITY`` holds; longer series have in proportion more splits and looks."""
 COMMON_DEGREES = 16.0
 """Weight, in points, of the whole series in the variance of the two levels that are compared."""
@@ -47,6 +46,8 @@ PRIOR_DEGREES = 8.0
 LOCATION_RISE = 5.94
 """Rise of the squared error, in variances, within which the true first point lies in 90 % of cases: the limit law of
 the likelihood ratio, (1 - exp(-x / 2)) squared (Yao, Annals of Statistics 15, 1987)."""
+NEAR = 1
+"""Points by which a place may miss and still serve: a commit more to look at."""
 MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean, for normal noise."""
 
@@ -72,49 +73,6 @@ class Settings:
             raise UsageError(f"a least effect is 0 or more, 0.01 for 1 %, not {self.minimum_effect:g}")
         if self.confirm_points < LEAST_LAST:
             raise UsageError(f"confirming takes at least {LEAST_LAST} points, not {self.confirm_points}")
-
-
-@dataclass(frozen=True)
-class ChangePoint:
-    """One step of a series.
-
-    Attributes:
-        index: the first point of the new level, counted with the gaps.
-        earliest, latest: where that point lies in 90 % of cases.
-        before, after: medians on both sides, up to the neighbouring changes.
-        effect: ``after / before - 1``; infinite where ``before`` is zero.
-        interval: of the effect, 95 %, for this one split.
-        p_value: that any split of a series without change would look like this at one of 40 looks.
-        points_before, points_after: measured points of the two levels.
-        status: confirmed with ``Settings.confirm_points`` on both sides, else suspected.
-    """
-
-    index: int
-    earliest: int
-    latest: int
-    before: float
-    after: float
-    effect: float
-    interval: tuple[float, float]
-    p_value: float
-    points_before: int
-    points_after: int
-    status: Status
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What is known of one series.
-
-    Attributes:
-        changes: rising by index.
-        judged: False with fewer than ``LEAST_POINTS`` points.
-        drifting: a slope explains a stretch of the series better than any step does; it is no change point.
-    """
-
-    changes: tuple[ChangePoint, ...] = ()
-    judged: bool = True
-    drifting: bool = False
 
 
 def find_changes(
@@ -143,13 +101,13 @@ def find_changes(
     kept = [_eliminate(one, one.splits, level, settings) for one in prepared]
     # Benjamini-Hochberg, step up: the level at which as many series show a change as it allows for.
     while family > 1:
-        showing = sum(bool(splits) for splits in kept)
+        showing = sum(bool(splits or one.drifts) for one, splits in zip(prepared, kept, strict=True))
         fitting = settings.significance * max(showing, 1) / family
         if fitting >= level:
             break
         level = fitting
         kept = [
-            _eliminate(one, splits, level, settings) if splits else splits
+            _eliminate(one, splits, level, settings) if splits or one.drifts else splits
             for one, splits in zip(prepared, kept, strict=True)
         ]
     return [_findings(one, splits, settings) for one, splits in zip(prepared, kept, strict=True)]
@@ -173,7 +131,8 @@ class _Series:
         self.values: Array = self.raw
         self.weights: Array = np.ones(present.size)
         self.splits: list[int] = []
-        self.drifting = False
+        self.slopes: set[int] = set()
+        self.drifts: list[Drift] = []
 
     @property
     def points(self) -> int:
@@ -251,6 +210,9 @@ def _tests(one: _Series, splits: list[int]) -> list[_Test]:
         weights.append(weight)
         squares.append(float(w[begin:end] @ residual[begin:end] ** 2))
     everywhere = sum(squares) / (one.points - len(levels))
+    rising = [after > before for before, after in itertools.pairwise(levels)]
+    # Steps that all go one way may together be a slope; of k steps, k levels more and k places.
+    sloping = len(set(rising)) == 1 and is_drift(x, w, residual, 2 * len(splits) - 1)
     found = []
     for number in range(len(splits)):
         begin, split, end = edges[number : number + 3]
@@ -267,7 +229,7 @@ def _tests(one: _Series, splits: list[int]) -> list[_Test]:
         error = math.sqrt(variance * _inflation(residual[begin:end]))
         difference = levels[number + 1] - levels[number]
         p_value = _p_value(abs(difference) / error, degrees, one.points)
-        drifts = is_drift(x[begin:end], w[begin:end], split - begin, residual[begin:end])
+        drifts = sloping or is_drift(x[begin:end], w[begin:end], residual[begin:end])
         # The first points of a large step are bounded as outliers are, so sizes are told by medians of all points.
         before, after = float(np.median(one.raw[begin:split])), float(np.median(one.raw[split:end]))
         found.append(_Test(before, after, error, p_value, degrees, drifts))
@@ -295,29 +257,69 @@ def _p_value(deviate: float, degrees: float, points: int) -> float:
 
 
 def _eliminate(one: _Series, splits: list[int], level: float, settings: Settings) -> list[int]:
-    """Drop the weakest split, move its neighbours to their best places, and again until all that remain hold."""
+    """Drop the weakest split, move its neighbours to their best places, and again until all that remain hold.
+
+    Of k splits each may be k times as doubtful as one alone: so few of those that are shown are false (Benjamini and
+    Hochberg), and a series without any change shows none as rarely as before.
+    """
     kept = list(splits)
     while kept:
         tests = _tests(one, kept)
+        allowed = level * len(kept)
         weak = [
             (test.p_value, number)
             for number, test in enumerate(tests)
-            if test.p_value > level
+            if test.p_value > allowed
             or test.is_drift
             or abs(one.effect(test.before, test.after - test.before)) < settings.minimum_effect
         ]
         if not weak:
             moved = _relocate(one, kept)
             if moved == kept:
-                return kept
+                break
             kept = moved
             continue
         number = max(weak)[1]
         if tests[number].is_drift and tests[number].p_value <= level:
-            one.drifting = True
+            one.slopes.add(kept[number])
         del kept[number]
         kept = _relocate(one, kept)
+    one.drifts = _drifts(one, kept, level, settings)
     return kept
+
+
+def _drifts(one: _Series, splits: list[int], level: float, settings: Settings) -> list[Drift]:
+    """The pieces that took the place of a step which was none, where their slope is as sure as a step has to be."""
+    found = []
+    for begin, end in itertools.pairwise([0, *splits, one.points]):
+        if any(begin < split < end for split in one.slopes):
+            drift = _drift(one, begin, end, settings)
+            if drift.p_value <= level and abs(drift.effect) >= settings.minimum_effect:
+                found.append(drift)
+    return found
+
+
+def _drift(one: _Series, begin: int, end: int, settings: Settings) -> Drift:
+    from scipy.special import stdtrit
+
+    w = one.weights[begin:end]
+    line = line_through(one.values[begin:end], w)
+    degrees = end - begin - 2
+    variance = max(float(w @ line.residual**2) / degrees, RESOLUTION**2) * _inflation(line.residual)
+    error = math.sqrt(variance * line.leverage)
+    difference = line.end - line.begin
+    reach = float(stdtrit(degrees, 0.975)) * error
+    return Drift(
+        first=int(one.places[begin]),
+        last=int(one.places[end - 1]),
+        before=one.level(line.begin),
+        after=one.level(line.end),
+        effect=one.effect(line.begin, difference),
+        interval=(one.effect(line.begin, difference - reach), one.effect(line.begin, difference + reach)),
+        p_value=_p_value(abs(difference) / error, degrees, one.points),
+        points=end - begin,
+        status="confirmed" if end - begin >= 2 * settings.confirm_points else "suspected",
+    )
 
 
 def _relocate(one: _Series, splits: list[int]) -> list[int]:
@@ -348,35 +350,52 @@ def _findings(one: _Series, splits: list[int], settings: Settings) -> Findings:
     if one.points < LEAST_POINTS:
         return Findings(judged=False)
     edges = [0, *splits, one.points]
+    tests = _tests(one, splits)
+    places: list[tuple[int, int, int]] = []
+    for number, test in enumerate(tests):
+        # From the step before on, where that was placed, so that no two of them can cross.
+        places.append(_likeliest(one, places[-1][0] if places else 0, edges[number + 2], test))
+    placed = [0, *(place for place, _, _ in places), one.points]
     changes = [
-        _change(one, test, (edges[number], edges[number + 1], edges[number + 2]), settings)
-        for number, test in enumerate(_tests(one, splits))
+        _change(one, test, placed[number : number + 3], places[number], settings) for number, test in enumerate(tests)
     ]
-    return Findings(tuple(changes), drifting=one.drifting)
+    return Findings(tuple(changes), tuple(one.drifts))
 
 
-def _change(one: _Series, test: _Test, edges: tuple[int, int, int], settings: Settings) -> ChangePoint:
+def _likeliest(one: _Series, begin: int, end: int, test: _Test) -> tuple[int, int, int]:
+    """Where a step of the points between two edges began: the place, and the first and the last likely one.
+
+    The place is the one that most probably is at most ``NEAR`` points off, given the points and that every place was
+    as likely before. The single likeliest one, where the squared error is least, is as near less often.
+    """
+    errors, first = _split_errors(one, begin, end)
+    errors = np.maximum(errors, 0.0)
+    rise = (errors - errors.min()) / max(float(errors.min()) / test.degrees, RESOLUTION**2)
+    chances = np.exp(-rise / 2)
+    place = first + int(np.convolve(chances, np.ones(2 * NEAR + 1), mode="same").argmax())
+    likely = first + np.flatnonzero(rise <= LOCATION_RISE)
+    return place, min(place, int(likely[0])), max(place, int(likely[-1]))
+
+
+def _change(
+    one: _Series, test: _Test, edges: Sequence[int], place: tuple[int, int, int], settings: Settings
+) -> ChangePoint:
     from scipy.special import stdtrit
 
     begin, split, end = edges
-    difference = test.after - test.before
+    before, after = float(np.median(one.raw[begin:split])), float(np.median(one.raw[split:end]))
+    difference = after - before
     reach = MEDIAN_ERROR * float(stdtrit(test.degrees, 0.975)) * test.error
-    ends = (one.effect(test.before, difference - reach), one.effect(test.before, difference + reach))
-    errors, first = _split_errors(one, begin, end)
-    errors = np.maximum(errors, 0.0)
-    likely = first + np.flatnonzero(errors <= errors.min() * (1 + LOCATION_RISE / test.degrees))
-    before, after = one.level(test.before), one.level(test.after)
-    enough = min(split - begin, end - split) >= settings.confirm_points
     return ChangePoint(
-        index=int(one.places[split]),
-        earliest=int(one.places[min(split, likely[0])]),
-        latest=int(one.places[max(split, likely[-1])]),
-        before=before,
-        after=after,
-        effect=one.effect(test.before, difference),
-        interval=ends,
+        index=int(one.places[place[0]]),
+        earliest=int(one.places[place[1]]),
+        latest=int(one.places[place[2]]),
+        before=one.level(before),
+        after=one.level(after),
+        effect=one.effect(before, difference),
+        interval=(one.effect(before, difference - reach), one.effect(before, difference + reach)),
         p_value=test.p_value,
         points_before=split - begin,
         points_after=end - split,
-        status="confirmed" if enough else "suspected",
+        status="confirmed" if min(split - begin, end - split) >= settings.confirm_points else "suspected",
     )

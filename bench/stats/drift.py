@@ -1,8 +1,9 @@
-"""Tells a slow drift from a step: whether points rise or fall all along, rather than once."""
+"""Tells a slow drift from a step: whether points rise or fall all along, rather than once, and how far they went."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,41 +13,51 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-SLOPE_OF_EACH, SLOPE_OF_BOTH = 0.5, 1.5
-"""Deviates of the slopes within either level and within both, beyond which a step may be a drift."""
-STEP_MARGIN = 3.0
-"""How much a step must explain beyond a straight line: n times the logarithm of the ratio of their squared errors."""
 TINY = 1e-300
 """Stands for zero in logarithms."""
 
 
-def is_drift(x: Array, w: Array, left: int, residual: Array) -> bool:
-    """Whether the points rise or fall all along, rather than once.
+def is_drift(x: Array, w: Array, residual: Array, spare: int = 0) -> bool:
+    """Whether a straight line explains points as well as steps do, so that nobody can say that they changed at once.
 
-    Then the levels on both sides slope the way of the step, together by more than chance, and a straight line explains
-    the points about as well as the step, which may choose its place, does.
+    Args:
+        x, w: points and their weights, shape ``(points,)``.
+        residual: what the steps leave of them.
+        spare: how many more numbers the steps have than a line has. Each has to explain what a number that is fitted
+            to n points is worth, the logarithm of n (Schwarz, Annals of Statistics 6, 1978).
     """
-    error = max(float(w @ (residual * residual)), TINY)
-    way = 1.0 if float(x[left:].mean()) > float(x[:left].mean()) else -1.0
-    slopes, spreads = [], []
-    for side in (slice(0, left), slice(left, None)):
-        place = np.arange(len(x[side]), dtype=float)
-        place -= float(w[side] @ place) / float(w[side].sum())
-        slopes.append(way * float((w[side] * place) @ residual[side]))
-        spreads.append(float((w[side] * place) @ place))
-    unit = error / (len(x) - 2)
-    each = [slope / math.sqrt(spread * unit) for slope, spread in zip(slopes, spreads, strict=True)]
-    both = sum(slopes) / math.sqrt(sum(spreads) * unit)
-    gain = len(x) * math.log(max(_line_error(x, w), TINY) / error)
-    return min(each) > SLOPE_OF_EACH and both > SLOPE_OF_BOTH and gain < STEP_MARGIN
+    line = line_through(x, w).residual
+    of_line, of_steps = max(float(w @ (line * line)), TINY), max(float(w @ (residual * residual)), TINY)
+    return len(x) * math.log(of_line / of_steps) < spare * math.log(len(x))
 
 
-def _line_error(x: Array, w: Array) -> float:
-    """Squared error of a straight line instead of a step, which as well takes two numbers."""
+@dataclass(frozen=True)
+class Line:
+    """The straight line through a stretch of points, on the scale that they are judged on.
+
+    Attributes:
+        begin, end: its values at the first and the last point.
+        residual: of the points, shape ``(points,)``.
+        leverage: variance of ``end - begin`` for points of variance one.
+    """
+
+    begin: float
+    end: float
+    residual: Array
+    leverage: float
+
+
+def line_through(x: Array, w: Array) -> Line:
+    """The line with the least squared error.
+
+    Args:
+        x, w: points and their weights, shape ``(points,)``, two at least.
+    """
     place = np.arange(len(x), dtype=float)
     total = float(w.sum())
     place -= float(w @ place) / total
-    centred = x - float(w @ x) / total
-    slope = float((w * place) @ centred) / float((w * place) @ place)
-    rest = centred - slope * place
-    return float(w @ (rest * rest))
+    level = float(w @ x) / total
+    spread = float((w * place) @ place)
+    slope = float((w * place) @ (x - level)) / spread
+    begin, end = level + slope * float(place[0]), level + slope * float(place[-1])
+    return Line(begin, end, x - level - slope * place, (len(x) - 1) ** 2 / spread)

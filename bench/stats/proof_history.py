@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bench.errors import BenchError, unknown_name
 from bench.stats.change_points import find_changes
 from bench.stats.made_up_histories import LAST_LOOK, NEW_POINTS, STEP_AT, Histories, make_histories
-from bench.stats.proof_scenarios import (
-    HISTORY_METHODS,
-    metrics_of,
-)
+from bench.stats.proof_scenarios import DRIFT, HISTORY_METHODS, metrics_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,8 +39,17 @@ SCAN_LEAST = 3
 OTAVA_INSTALL = "pip install --no-deps apache-otava"
 """Its package asks for an older numpy than ours, and its functions work with either."""
 
-Detector = Callable[[Histories, int], list[list[int]]]
-"""Gives, for the points before a look, the places of the changes of each series."""
+
+
+class Found(NamedTuple):
+    """What is shown of one series: the places of its steps, and whether it drifts."""
+
+    places: list[int]
+    drifts: bool = False
+
+
+Detector = Callable[[Histories, int], list[Found]]
+"""Gives what is shown of each series, for the points before a look."""
 
 
 def missing_method(method: str) -> str:
@@ -68,7 +74,7 @@ def history_results(scenario: str, method: str, effect: float, cv: float, seed: 
 
     Returns:
         by the names of ``metrics_of``: ``false_alarm_rate``, share of series in which any change was shown at any
-        look; ``detection_rate``, share of steps shown within ``FOUND_WITHIN`` new points;
+        look, of drifting ones any step; ``drift_rate``, share of series that are said to drift at the last look; ``detection_rate``, share of steps shown within ``FOUND_WITHIN`` new points;
         ``detection_delay_points``, median number of new points until then (``NEW_POINTS + 1`` stands for never);
         ``location_rate``, share of the steps found at all that were within ``TOLERANCE`` points when first shown;
         ``location_f1`` of all found and annotated changes, at one look at the end.
@@ -85,15 +91,21 @@ def history_results(scenario: str, method: str, effect: float, cv: float, seed: 
     detect = DETECTORS[method]
     data = make_histories(scenario, effect, cv, seed, series)
     if name == "false_alarm_rate":
-        return {name: _false_alarm_rate(detect, data)}
+        steps, drifts, last = _alarms(detect, data)
+        return {name: steps, "drift_rate": last} if scenario == DRIFT else {name: drifts}
     return _detection(detect, data) if name == "detection_rate" else {name: _f1(detect, data)}
 
 
-def _false_alarm_rate(detect: Detector, data: Histories) -> float:
-    alarmed = np.zeros(len(data.values), dtype=bool)
+def _alarms(detect: Detector, data: Histories) -> tuple[float, float, float]:
+    """Shares of series in which any look shows a step, in which any shows anything, and that drift at the last one."""
+    steps = np.zeros(len(data.values), dtype=bool)
+    anything = steps.copy()
+    shown: list[Found] = []
     for look in range(FIRST_LOOK, LAST_LOOK + 1):
-        alarmed |= [bool(found) for found in detect(data, look)]
-    return float(alarmed.mean())
+        shown = detect(data, look)
+        steps |= [bool(found.places) for found in shown]
+        anything |= [bool(found.places) or found.drifts for found in shown]
+    return float(steps.mean()), float(anything.mean()), sum(found.drifts for found in shown) / len(shown)
 
 
 def _detection(detect: Detector, data: Histories) -> dict[str, float]:
@@ -103,7 +115,7 @@ def _detection(detect: Detector, data: Histories) -> dict[str, float]:
     for new in range(1, NEW_POINTS + 1):
         for number, found in enumerate(detect(data, STEP_AT + new)):
             (step,) = data.changes[number]
-            misses = [abs(place - step) for place in found if place >= STEP_AT - STALE]
+            misses = [abs(place - step) for place in found.places if place >= STEP_AT - STALE]
             if misses and delays[number] == never:
                 delays[number] = new
                 located[number] = min(misses) <= TOLERANCE
@@ -119,9 +131,9 @@ def _f1(detect: Detector, data: Histories) -> float:
     """Harmonic mean of the shares of found changes that are true, and of true changes that are found."""
     hits = found_count = 0
     for found, true in zip(detect(data, data.values.shape[1]), data.changes, strict=True):
-        found_count += len(found)
+        found_count += len(found.places)
         free = list(true)
-        for place in found:
+        for place in found.places:
             near = [change for change in free if abs(change - place) <= TOLERANCE]
             if near:
                 hits += 1
@@ -130,15 +142,15 @@ def _f1(detect: Detector, data: Histories) -> float:
     return 2 * hits / (found_count + true_count)
 
 
-def _ours(data: Histories, look: int) -> list[list[int]]:
+def _ours(data: Histories, look: int) -> list[Found]:
     errors = None if data.errors is None else list(data.errors[:, :look])
     # Each series alone: the others must not lend it strictness, since the peers do not correct for their number.
     findings = find_changes(list(data.values[:, :look]), errors, together=False)
-    return [[change.index for change in one.changes] for one in findings]
+    return [Found([change.index for change in one.changes], bool(one.drifts)) for one in findings]
 
 
 def _otava(p_value: float) -> Detector:
-    def detect(data: Histories, look: int) -> list[list[int]]:
+    def detect(data: Histories, look: int) -> list[Found]:
         # It has no type stubs.
         otava = import_module("otava.analysis")
 
@@ -147,13 +159,13 @@ def _otava(p_value: float) -> Detector:
             points = [None if math.isnan(value) else value for value in values.tolist()]
             otava.fill_missing(points)
             changes, _ = otava.compute_change_points(points, max_pvalue=p_value)
-            found.append([int(change.index) for change in changes])
+            found.append(Found([int(change.index) for change in changes]))
         return found
 
     return detect
 
 
-def _scan(data: Histories, look: int) -> list[list[int]]:
+def _scan(data: Histories, look: int) -> list[Found]:
     """The split with the least p-value of Student's test over all splits, if that is low enough."""
     from scipy.special import stdtr
 
@@ -168,7 +180,7 @@ def _scan(data: Histories, look: int) -> list[list[int]]:
         within = np.maximum(float(x @ x) - between, 1e-300)
         best = int(np.argmax(between / within))
         deviate = math.sqrt(between[best] / within[best] * (n - 2))
-        found.append([int(places[left[best]])] if 2 * stdtr(n - 2, -deviate) <= SCAN_P_VALUE else [])
+        found.append(Found([int(places[left[best]])] if 2 * stdtr(n - 2, -deviate) <= SCAN_P_VALUE else []))
     return found
 
 

@@ -44,7 +44,9 @@ PAIR_SCENARIOS: dict[str, PairScenario] = {
 PairMethod = Literal["ours", "ours_unconfirmed", "asv", "asv_same_threshold", "google_benchmark"]
 PAIR_METHODS: tuple[PairMethod, ...] = get_args(PairMethod)
 
-UNCHANGED = ("steady", "spikes", "drift", "heteroscedastic", "bimodal", "autocorrelated", "gaps", "unequal")
+DRIFT = "drift"
+"""A change without a change point: a step that is found in it is a false alarm, and a drift is not."""
+UNCHANGED = ("steady", "spikes", DRIFT, "heteroscedastic", "bimodal", "autocorrelated", "gaps", "unequal")
 """Scenarios without a change point: what is found in them is a false alarm. They do not use ``effect``."""
 STEPS = ("step", "step_spikes", "step_gaps")
 """One step of ``effect`` after ``STEP_AT`` points."""
@@ -62,6 +64,8 @@ def metrics_of(scenario: str) -> tuple[str, ...]:
     Raises:
         UsageError: no such scenario.
     """
+    if scenario == DRIFT:
+        return ("false_alarm_rate", "drift_rate")
     if scenario in UNCHANGED:
         return ("false_alarm_rate",)
     if scenario in STEPS:

@@ -9,6 +9,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.history import exit_code, read_history
+from bench.history_output.as_json import to_dict
 from bench.history_output.text import verdict
 from bench.history_points import point_error
 from bench.history_series import Commit
@@ -54,6 +55,34 @@ def test_a_suspected_regression_is_inconclusive(tmp_path: Path) -> None:
     stepped(tmp_path, nights=30, at=25)
     assert [change.found.status for one in read(tmp_path).series for change in one.changes] == ["suspected"]
     assert exit_code(read(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(("better", "kind", "code"), [("lower", "regression", 3), ("higher", "improvement", 0)])
+def test_a_drift_for_the_worse_is_inconclusive_while_it_lasts(
+    tmp_path: Path, better: str, kind: str, code: int
+) -> None:
+    for night, value in enumerate(numbers(50)):
+        store_run(tmp_path, night, {"a": value * (1 + 0.002 * night)}, better=better)
+    history = read(tmp_path)
+    (one,) = history.series
+    assert one.changes == []
+    (slope,) = one.slopes
+    assert (slope.kind, slope.stands, slope.found.status) == (kind, True, "confirmed")
+    assert slope.found.effect == pytest.approx(0.098, abs=0.02)
+    assert exit_code(history) == code
+    assert verdict(history)[1] == ("warn" if code else "good")
+    (drift,) = to_dict(history)["series"][0]["drifts"]
+    assert (drift["first_run_id"], drift["last_run_id"]) == (one.points[0].run_id, one.points[49].run_id)
+    assert (drift["kind"], drift["stands"], drift["points"]) == (kind, True, 50)
+    # What ended before is not shown; it lasts until now, so it is.
+    assert len(read(tmp_path, since="2026-02-10").series[0].slopes) == 1
+    # A gap at the end hides nothing, and a later level ends it.
+    store_run(tmp_path, 50, {"a": FAILED}, better=better)
+    assert read(tmp_path).series[0].slopes[0].stands
+    for night, value in enumerate(numbers(20, seed=1), 51):
+        store_run(tmp_path, night, {"a": value * 0.8}, better=better)
+    (later,) = read(tmp_path).series
+    assert not any(found.stands for found in later.slopes)
 
 
 def test_a_regression_that_was_undone_does_not_stand(tmp_path: Path) -> None:

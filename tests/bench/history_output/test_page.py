@@ -53,6 +53,17 @@ def test_the_page_has_points_and_no_errors(browser: Browser, page: Path) -> None
     assert browser.foreign_requests() == []
 
 
+def test_a_drift_is_a_slanting_line_instead_of_a_level(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    for night in range(40):
+        store_run(tmp_path, night, {"ring": (100.0 + night % 3) * (1 + 0.002 * night)})
+    browser.open(write_page(tmp_path / "history.html", read_history(Store(tmp_path), "latency")))
+    browser.run(DRAW_ALL)
+    lines = browser.run("return document.querySelector('.plot').data.map((line) => [line.name, line.x.length])")
+    assert lines == [["measured", 40], ["drift", 2]]
+    assert "confirmed drift (regression)" in browser.run("return document.querySelector('#summary').textContent")
+    assert browser.errors() == []
+
+
 def test_plots_are_drawn_when_they_come_near_the_screen(browser: Browser, page: Path) -> None:  # noqa: F811
     browser.open(page)
     browser.run("[...document.querySelectorAll('.plot')].at(-1).scrollIntoView({ behavior: 'instant' })")

@@ -47,6 +47,17 @@ def test_a_change_is_told_with_its_commits_and_size(tmp_path: Path) -> None:
     assert "2 series judged together; 1 confirmed regression that stands." in text
 
 
+def test_a_drift_is_told_without_a_commit(tmp_path: Path) -> None:
+    for night in range(40):
+        store_run(tmp_path, night, {"ring": (100.0 + night % 3) * (1 + 0.002 * night), "tree": 50.0 + night % 2})
+    text = shown(tmp_path)
+    assert "confirmed drift (regression) +7." in text
+    assert "all along from 2026-01-01, run 20260101T030000000-00000000, to 2026-02-09" in text
+    assert "40 points; a slope explains them as well as a step, so no commit is named" in text
+    assert "2 series judged together; 1 drifting for the worse." in text
+    assert commit_of(20)[:12] not in text
+
+
 def test_too_few_points_and_a_failed_newest_run_are_told(tmp_path: Path) -> None:
     store_run(tmp_path, 0, {"ring": 1.0})
     store_run(tmp_path, 1, {"ring": FAILED})

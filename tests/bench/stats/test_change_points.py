@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.errors import UsageError
-from bench.stats.change_points import CONFIRM_POINTS, LEAST_POINTS, Findings, Settings, find_changes
+from bench.stats.change_points import CONFIRM_POINTS, LEAST_POINTS, Settings, find_changes
+from bench.stats.findings import Findings
 
 
 def noise(count: int, points: int, cv: float = 0.02, seed: int = 0) -> np.ndarray:
@@ -100,10 +101,73 @@ def test_the_floor_of_magnitude_hides_small_changes() -> None:
 
 
 def test_a_drift_is_told_apart_from_a_step() -> None:
-    drift = noise(1, 60, cv=0.005)[0] * np.linspace(1, 1.05, 60)
-    found = one(drift)
-    assert found.drifting
-    assert not any(change.status == "confirmed" and change.effect > 0.08 for change in found.changes)
+    slope = noise(1, 60, cv=0.005)[0] * np.linspace(1, 1.05, 60)
+    found = one(slope)
+    assert found.changes == ()
+    (drift,) = found.drifts
+    assert (drift.first, drift.last, drift.points, drift.status) == (0, 59, 60, "confirmed")
+    assert drift.effect == pytest.approx(0.05, abs=0.01)
+    assert drift.interval[0] < 0.05 < drift.interval[1]
+    assert (drift.before, drift.after) == (pytest.approx(100, rel=0.01), pytest.approx(105, rel=0.01))
+    # Gaps are counted in places and not in points; the same slope in few points is suspected.
+    slope[[5, 30]] = math.nan
+    (drift,) = one(slope).drifts
+    assert (drift.last, drift.points) == (59, 58)
+    (drift,) = one(noise(1, 15, cv=0.005, seed=1)[0] * np.linspace(1, 1.08, 15)).drifts
+    assert (drift.status, one(slope[::-1]).drifts[0].effect < 0) == ("suspected", True)
+
+
+def test_a_step_is_no_drift_and_a_step_within_a_drift_is_found() -> None:
+    x = noise(1, 60, cv=0.005)[0]
+    x[30:] *= 1.05
+    assert [change.index for change in one(x).changes] == [30]
+    assert one(x).drifts == ()
+    x *= np.linspace(1, 1.03, 60)
+    assert [change.index for change in one(x).changes] == [30]
+
+
+def test_most_drifts_are_told_as_such_and_few_as_steps() -> None:
+    x = noise(200, 60, seed=21) * np.linspace(1, 1.05, 60)
+    found = find_changes(list(x), together=False)
+    assert sum(bool(each.drifts) for each in found) >= 110
+    assert sum(bool(each.changes) for each in found) <= 30
+
+
+def test_a_staircase_is_no_drift() -> None:
+    x = noise(1, 120, seed=22)[0]
+    for place in (30, 60, 90):
+        x[place:] *= 1.08
+    assert len(places(x)) == 3
+    assert one(x).drifts == ()
+
+
+def test_with_several_changes_each_may_be_more_doubtful() -> None:
+    x = noise(200, 60, seed=23)
+    x[:, 20:40] *= 1.035
+    p_values = [[change.p_value for change in each.changes] for each in find_changes(list(x), together=False)]
+    assert all(max(found) <= 0.005 * len(found) for found in p_values if found)
+    assert any(max(found) > 0.005 for found in p_values if found)
+
+
+def test_a_place_is_the_one_that_most_probably_is_near() -> None:
+    x = noise(400, 55, seed=24)
+    x[:, 40:] *= 1.04
+    found = [each.changes for each in find_changes(list(x), together=False)]
+    near = [abs(changes[0].index - 40) <= 1 for changes in found if len(changes) == 1]
+    assert len(near) > 200
+    assert sum(near) / len(near) > 0.78
+
+
+def test_places_rise_however_close_changes_are() -> None:
+    rng = np.random.default_rng(25)
+    x = noise(300, 60, cv=0.03, seed=25)
+    for row in x:
+        for place in rng.choice(np.arange(6, 57), 5, replace=False):
+            row[place:] *= rng.choice([0.93, 1.07])
+    for each in find_changes(list(x), None, Settings(significance=0.3), together=False):
+        indices = [change.index for change in each.changes]
+        assert indices == sorted(set(indices))
+        assert all(math.isfinite(change.effect) for change in each.changes)
 
 
 def test_gaps_are_left_out_and_places_count_them() -> None:
@@ -167,10 +231,14 @@ def test_the_same_points_give_the_same_answer_in_any_order_of_series() -> None:
 )
 def test_any_numbers_are_judged_without_error(values: list[float]) -> None:
     x = np.array(values)
-    for change in one(x, np.abs(x)).changes:
+    found = one(x, np.abs(x))
+    for change in found.changes:
         assert change.earliest <= change.index <= change.latest
         assert np.isfinite(x[[change.earliest, change.index, change.latest]]).all()
-        assert 0 <= change.p_value <= 0.005
+        assert 0 <= change.p_value <= 0.005 * len(found.changes)
+    for drift in found.drifts:
+        assert 0 <= drift.first < drift.last < len(x)
+        assert 0 <= drift.p_value <= 0.005
 
 
 @settings(max_examples=30, deadline=None)

@@ -10,7 +10,7 @@ import pytest
 from bench.errors import BenchError, UsageError
 from bench.stats import proof_history
 from bench.stats.made_up_histories import Histories
-from bench.stats.proof_history import history_results, missing_method
+from bench.stats.proof_history import Found, history_results, missing_method
 from bench.stats.proof_scenarios import HISTORY_METHODS, HISTORY_SCENARIOS, metrics_of
 
 
@@ -54,19 +54,23 @@ def test_ours_locates_more_than_otava() -> None:
 
 
 def test_metrics_count_alarms_delays_and_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    def detect(data: Histories, look: int) -> list[list[int]]:
-        return [[41] if look >= 47 else [3], [44] if look == 50 else [], []]
+    def detect(data: Histories, look: int) -> list[Found]:
+        drifts = look >= 50
+        return [Found([41] if look >= 47 else [3]), Found([44] if look == 50 else []), Found([], drifts)]
 
     monkeypatch.setitem(proof_history.DETECTORS, "ours", detect)
     found = history_results("step", "ours", 0.05, 0.02, 0, 3)
     assert found == {"detection_rate": pytest.approx(2 / 3), "detection_delay_points": 10, "location_rate": 0.5}
-    assert history_results("steady", "ours", 0.0, 0.02, 0, 3) == {"false_alarm_rate": pytest.approx(2 / 3)}
+    # What drifts is an alarm where nothing changes, and none where it is the truth.
+    assert history_results("steady", "ours", 0.0, 0.02, 0, 3) == {"false_alarm_rate": 1}
+    drift = history_results("drift", "ours", 0.0, 0.02, 0, 3)
+    assert drift == {"false_alarm_rate": pytest.approx(2 / 3), "drift_rate": pytest.approx(1 / 3)}
 
 
 def test_a_true_change_is_hit_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Histories(np.ones((1, 50)), [[20, 40]])
     monkeypatch.setattr(proof_history, "make_histories", lambda *_: made)
-    monkeypatch.setitem(proof_history.DETECTORS, "ours", lambda data, look: [[19, 21, 30]])
+    monkeypatch.setitem(proof_history.DETECTORS, "ours", lambda data, look: [Found([19, 21, 30])])
     assert history_results("several", "ours", 0.05, 0.02, 0, 1) == {"location_f1": pytest.approx(2 / 5)}
 
 
