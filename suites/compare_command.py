@@ -39,7 +39,9 @@ def compare(
         "mixtral-8x7b"
     ),
     scale: Annotated[str, typer.Option("--scale", help="How much smaller: tiny, small, medium or full.")] = "tiny",
-    ranks: Annotated[int, typer.Option("--ranks", help="Ranks of each system; with --lab its shape says it.")] = 0,
+    ranks: Annotated[
+        int, typer.Option("--ranks", help="Ranks of each system; with --lab its shape says it.", show_default="2")
+    ] = 0,
     lab: Annotated[
         str, typer.Option("--lab", metavar="SHAPE", help="Emulated cluster: nodes=2,ranks-per-node=2,rate=1gbit.")
     ] = "",

@@ -106,12 +106,14 @@ class _Column:
     Attributes:
         keep: columns are left out from the lowest up; infinite stays.
         cells: a text for each measured case.
+        metric: it holds values of a metric.
     """
 
     title: str
     keep: float
     cells: list[Text]
     right: bool = True
+    metric: bool = False
 
     @property
     def width(self) -> int:
@@ -132,11 +134,15 @@ def _suite(suite: SuiteResults, width: int, sign: str) -> Iterator[RenderableTyp
     table = Table(box=SIMPLE_HEAD, padding=(0, COLUMN_GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis")
-    for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
-        table.add_row(*cells, end_section=_ends_section(suite, measured, place))
+    # Where columns had to go, a line may have nothing left to say but its parameters.
+    places = [place for place in range(len(measured)) if not left_out or _has_value(columns, place)]
+    shown = [measured[place] for place in places]
+    for line, place in enumerate(places):
+        table.add_row(*(column.cells[place] for column in columns), end_section=_ends_section(suite, shown, line))
     yield table
     if left_out:
-        yield Text(f"left out for the width: {', '.join(left_out)}; COLUMNS={needed} shows them", style="dim")
+        lines = f", {counted(len(measured) - len(shown), 'line')} of these alone" if len(shown) < len(measured) else ""
+        yield Text(f"left out for the width: {', '.join(left_out)}{lines}; COLUMNS={needed} shows them", style="dim")
     yield Text()
 
 
@@ -174,7 +180,7 @@ def _columns(suite: SuiteResults, measured: list[CaseResult], sign: str) -> Iter
         keep = float("inf") if place == 0 else 10 - place
         if REDUNDANT_METRICS.get(name) in shown:
             keep = -1
-        yield _Column(name + unit, keep, _values(rows, sign))
+        yield _Column(name + unit, keep, _values(rows, sign), metric=True)
     yield _Column("n", 1, [Text(str(max(row.n for row in case.measured))) for case in measured])
     yield _Column("wrong", 20, [_wrong(case) for case in measured])
 
@@ -215,6 +221,10 @@ def _fitting(columns: list[_Column], width: int) -> tuple[list[_Column], list[st
         columns.remove(least)
         left_out.append(least.title)
     return columns, left_out
+
+
+def _has_value(columns: Iterable[_Column], place: int) -> bool:
+    return any(column.metric and column.cells[place].plain.strip() for column in columns)
 
 
 def _total_width(columns: Iterable[_Column]) -> int:

@@ -132,7 +132,7 @@ def _bar(one: Breakdown) -> Markup:
 
 def _collectives(overview: Overview) -> Markup:
     mean = overview.mean
-    head = ("Collective", "Calls", "Time", "Of communication", "Exposed", "Exposed, of time")
+    head = ("Collective", "Calls, all traces", "Time", "Of communication", "Exposed", "Exposed, of time")
     body = [
         element(
             "tr",

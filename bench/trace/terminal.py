@@ -68,7 +68,7 @@ def _shares(first: str, rows: Sequence[tuple[str, Breakdown]]) -> Table:
 
 def _collectives(overview: Overview) -> Table:
     mean = overview.mean
-    table = _table("collective", "calls", "time", "of communication", "exposed", "exposed, of time")
+    table = _table("collective", "calls, all traces", "time", "of communication", "exposed", "exposed, of time")
     for collective in mean.collectives:
         table.add_row(
             collective.name,

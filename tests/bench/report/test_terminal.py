@@ -58,6 +58,19 @@ def test_what_follows_from_busbw_makes_room_first() -> None:
     assert "left out for the width: algbw GB/s; COLUMNS=" in table.partition("\nallgather_latency")[0]
 
 
+def test_lines_of_columns_that_had_to_go_go_with_them() -> None:
+    rows = [row({"solver": name}, "latency", LATENCY, value=1.0) for name in ("paper", "search")]
+    rows += [
+        row({"solver": name, "experts": when}, "load_of_the_busiest_rank_over_the_mean", ALGBW, value=2.0)
+        for name in ("paper", "search")
+        for when in ("before", "after")
+    ]
+    wide, narrow = printed(rows, 200), printed(rows, 60)
+    assert sum("search" in line for line in wide.splitlines()) == 3
+    assert sum("search" in line for line in narrow.splitlines()) == 1
+    assert "4 lines of these alone; COLUMNS=" in " ".join(narrow.split())
+
+
 def test_marks_are_explained_where_there_are_any() -> None:
     steady = row({"ranks": 2}, "latency", LATENCY, value=1.0)
     assert "\n± half the interquartile range of the samples\n" in printed([steady], 80)

@@ -28,7 +28,7 @@ import json, os, sys
 calls = open({calls!r}, "a")
 print(json.dumps([sys.argv[1:], os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]]), file=calls)
 if "NOTE" in os.environ:
-    open(sys.argv[5], "w").write(os.environ["NOTE"])
+    open(sys.argv[sys.argv.index("bench.slurm.task") + 1], "w").write(os.environ["NOTE"])
 sys.exit(int(os.environ.get("STATUS", "0")))
 """
 SCONTROL = """#!/bin/sh
@@ -88,6 +88,7 @@ def test_arguments_and_meeting_point(job: Job) -> None:
     assert arguments == [
         "--kill-on-bad-exit=1",
         sys.executable,
+        "-P",  # the folder that the job is submitted from is not where this process imports from
         "-m",
         "bench.slurm.task",
         str(job.job_folder / "exit-code"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.slurm.task import rank_environment
-from tests.program import environment
+from tests.program import ROOT, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,9 +44,8 @@ def start(folder: Path, word: str, rank: str, world: str = "2") -> subprocess.Po
     for path in ("__init__.py", "slurm/__init__.py"):
         (folder / "bench" / path).touch()
     (folder / "bench" / "cli.py").write_text(RANK)
-    from bench.slurm import task
-
-    (folder / "bench" / "slurm" / "task.py").write_text(open(task.__file__).read())  # noqa: SIM115
+    for path in ("slurm/task.py", "same_python.py"):
+        shutil.copy(ROOT / "bench" / path, folder / "bench" / path)
     return subprocess.Popen(
         [sys.executable, "-m", "bench.slurm.task", "note", word],
         cwd=folder,
