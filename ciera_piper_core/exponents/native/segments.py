@@ -180,7 +180,7 @@ class NativeReceiver(_Segments):
     def state_bytes(self) -> int:
         return self._state.numel()
 
-    def decode(self, variable_bytes: int, records: bytes, received: Received, values: torch.Tensor) -> None:
+    def decode(self, variable_bytes: int, received: Received, values: torch.Tensor) -> None:
         if not self.valid:
             raise SegmentStateError("the shard has no base to decode against; exchange plain values, then refresh")
         to, fixed = self._pointer(values), self._places.fixed_bytes
