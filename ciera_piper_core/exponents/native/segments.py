@@ -81,7 +81,7 @@ class _Segments:
     def _kept(self, name: str, sizes: list[int]) -> torch.Tensor:
         """Memory for so many bytes of each coded segment, whose addresses go to the field."""
         starts = list(accumulate((-(-size // STATE_ALIGNMENT) * STATE_ALIGNMENT for size in sizes), initial=0))
-        memory = torch.empty(starts[-1], dtype=torch.uint8)
+        memory = torch.empty(starts[-2] + sizes[-1] if sizes else 0, dtype=torch.uint8)
         self._array[name][self._coded] = [memory.data_ptr() + start for start in starts[:-1]]
         return memory
 
