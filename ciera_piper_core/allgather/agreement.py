@@ -49,13 +49,12 @@ class PayloadShape:
     Attributes:
         coded: the coded segments, in plan order.
         plain: the others, each with the offset of its bytes in the payload.
-        head_bytes: header and records. fixed_bytes: up to the variable area.
+        fixed_bytes: up to the variable area.
         variable_bound: most bytes of the variable area.
     """
 
     coded: tuple[CodedArea, ...]
     plain: tuple[tuple[Segment, int], ...]
-    head_bytes: int
     fixed_bytes: int
     variable_bound: int
 
@@ -66,9 +65,8 @@ class PayloadShape:
         Args:
             bound: most coded bytes of so many symbols.
         """
-        head = HEADER_BYTES + RECORD_BYTES * len(plan.selected)
         coded, plain = [], []
-        end = head
+        end = HEADER_BYTES + RECORD_BYTES * len(plan.selected)
         for segment in plan.segments:
             if segment.compressed:
                 area = FixedArea.of(segment.values, plan.layout, plan.settings.block)
@@ -77,7 +75,7 @@ class PayloadShape:
             else:
                 plain.append((segment, end))
                 end += aligned(plan.segment_bytes(segment))
-        return cls(tuple(coded), tuple(plain), head, end, sum(aligned(one.bound) for one in coded))
+        return cls(tuple(coded), tuple(plain), end, sum(aligned(one.bound) for one in coded))
 
     @cached_property
     def places(self) -> ShardPlaces:
@@ -130,11 +128,6 @@ class Agreement:
         text = b"".join(one.digest for one in plans) + bytes([coder, stage])
         digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
         return cls(plans, tuple(PayloadShape.of(one, bound) for one in plans), digest, coder, starts)
-
-    @property
-    def head_bytes(self) -> int:
-        """Of header and records: the same on all ranks."""
-        return self.shapes[0].head_bytes
 
     @cached_property
     def values(self) -> int:

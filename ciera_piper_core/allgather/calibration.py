@@ -22,7 +22,7 @@ from ciera_piper_core.allgather.kernel_times import KernelTimes, StageTimes
 from ciera_piper_core.allgather.lane import GatherLane
 from ciera_piper_core.allgather.plan import GatherPlan
 from ciera_piper_core.allgather.shard_coding import EncodedShard, ShardDecoder, ShardEncoder
-from ciera_piper_core.exponents.payload import PayloadHeader, aligned, read_bytes
+from ciera_piper_core.exponents.payload import PayloadHeader, aligned
 from ciera_piper_core.exponents.segment import CodingSettings
 from ciera_piper_core.exponents.segments import Received
 from ciera_piper_core.exponents.workspace import Workspace
@@ -291,7 +291,6 @@ class _Segments:
         self._decoders = [
             ShardDecoder(rank, plan, shape, backend, ranks.device, workspace) for rank in range(1, ranks.world)
         ]
-        self._head_bytes = shape.head_bytes
         self._payload = torch.empty(shape.places.payload_bytes, dtype=torch.uint8, device=ranks.device)
         # A gather writes every rank's part, so none stays in a cache.
         self._out = torch.empty(ranks.world, total, dtype=layout.bits_dtype, device=ranks.device)
@@ -307,8 +306,7 @@ class _Segments:
         for values in (self._ends[mix], self._base):
             made: list[EncodedShard] = []
             encode += self._ranks.timed(partial(self._encode, values, made))
-            head = read_bytes(self._payload[: self._head_bytes])
-            decode += self._ranks.timed(partial(self._decode, made[0], head))
+            decode += self._ranks.timed(partial(self._decode, made[0]))
             self._coded[mix] = max(self._coded.get(mix, 0.0), float(made[0].found[:, 3].sum()))
         return encode / 2 / self._count, decode / 2 / self._count / len(self._decoders)
 
@@ -324,7 +322,7 @@ class _Segments:
         made.append(self._encoder.encode(values, self._payload))
         self._encoder.commit()
 
-    def _decode(self, made: EncodedShard, head: bytes) -> None:
+    def _decode(self, made: EncodedShard) -> None:
         header = PayloadHeader(0, 0, 0, 0, variable_bytes=made.variable_bytes)
         for place, decoder in enumerate(self._decoders):
-            decoder.decode(header, head, Received(self._payload), self._out[place])
+            decoder.decode(header, Received(self._payload), self._out[place])

@@ -34,7 +34,7 @@ class Transfer:
         payload: where this rank's payload is coded; None if it has no base, so that only a header goes out.
         encoded: what was coded; None if nothing was, which asks for a refresh.
         encode_error: why nothing was, although this rank has a base.
-        headers, heads: of all ranks in rank order, from the first collective; heads are bytes with the records.
+        headers: of all ranks in rank order, from the first collective.
         verdict: what followed from them.
         attempt: which gather of the plan it is. sent_bytes: that this rank put into collectives.
         encode_ns, collective_ns, decode_ns: the host's time.
@@ -48,7 +48,6 @@ class Transfer:
     encoded: EncodedShard | None = None
     encode_error: Exception | None = None
     headers: list[PayloadHeader] = field(default_factory=list)
-    heads: list[bytes] = field(default_factory=list)
     verdict: Verdict | None = None
     attempt: int = 0
     sent_bytes: int = 0
@@ -216,7 +215,7 @@ class Exchange:
         assert transfer._received is not None
         world, first = self._lane.world, transfer._first_bytes
         try:
-            self._read_heads(transfer, transfer._received[: world * first].view(world, first))
+            self._read_headers(transfer, transfer._received[: world * first].view(world, first))
         except CodedDataError as error:
             if transfer._interruption is not None:
                 raise transfer._interruption from error
@@ -249,15 +248,13 @@ class Exchange:
         # In place, it lies where the next ranks' payloads will arrive.
         return beyond if transfer._payload_apart else beyond.clone()
 
-    def _read_heads(self, transfer: Transfer, places: torch.Tensor) -> None:
-        size = min(self._agreement.head_bytes, places.shape[1])
-        data = read_bytes(places[:, :size])
-        transfer.heads = [data[rank * size : (rank + 1) * size] for rank in range(self._lane.world)]
+    def _read_headers(self, transfer: Transfer, places: torch.Tensor) -> None:
+        together = read_bytes(places[:, :HEADER_BYTES])
         headers = []
         # Where nothing changed, all headers are the same.
         parsed: dict[bytes, PayloadHeader] = {}
-        for rank, head in enumerate(transfer.heads):
-            data = head[:HEADER_BYTES]
+        for rank in range(self._lane.world):
+            data = together[rank * HEADER_BYTES : (rank + 1) * HEADER_BYTES]
             try:
                 header = parsed.get(data) or PayloadHeader.from_bytes(data)
                 headers.append(self._possible(header, rank, places.shape[1]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from ciera_piper_core.allgather.statistics import CodedSegments
 from ciera_piper_core.exponents.coding import CodedDataError
-from ciera_piper_core.exponents.payload import HEADER_BYTES, RECORD_BYTES
+from ciera_piper_core.exponents.payload import RECORD_BYTES
 from ciera_piper_core.exponents.segments import SegmentFaultError, receiver, sender
 
 if TYPE_CHECKING:
@@ -107,20 +107,19 @@ class ShardDecoder:
         """Memory that outlives a gather: the ExpCache."""
         return self._receiver.state_bytes
 
-    def decode(self, header: PayloadHeader, head: bytes, received: Received, out: torch.Tensor) -> None:
+    def decode(self, header: PayloadHeader, received: Received, out: torch.Tensor) -> None:
         """Rebuild the shard.
 
         Args:
-            header: of the payload. head: its bytes, with those of the records.
+            header: of the payload.
             out: bits of the values, written.
 
         Raises:
             CodedDataError: the payload is not what the sender wrote; names rank and segment. ``out`` and
                 the cached exponents are then undefined, until a refresh.
         """
-        records = head[HEADER_BYTES : self._shape.head_bytes]
         try:
-            self._receiver.decode(header.variable_bytes, records, received, out)
+            self._receiver.decode(header.variable_bytes, received, out)
         except SegmentFaultError as error:
             name = self._shape.coded[error.segment].segment.name
             raise CodedDataError(f"segment {name!r} from rank {self._rank}: {error}") from error

@@ -90,7 +90,6 @@ class Stage:
                 for rank, decoder in self.decoders.items():
                     decoder.decode(
                         transfer.headers[rank],
-                        transfer.heads[rank],
                         self.exchange.received(transfer, rank),
                         self.agreement.of_rank(transfer.out, rank),
                     )

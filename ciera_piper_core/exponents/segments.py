@@ -19,6 +19,7 @@ from ciera_piper_core.exponents.payload import (
     HEADER_BYTES,
     RECORD_BYTES,
     aligned,
+    read_bytes,
     records_from_bytes,
     records_to_bytes,
     variable_offsets,
@@ -164,11 +165,11 @@ class ShardReceiver(Protocol):
     def state_bytes(self) -> int:
         """Kept between gathers."""
 
-    def decode(self, variable_bytes: int, records: bytes, received: Received, values: torch.Tensor) -> None:
+    def decode(self, variable_bytes: int, received: Received, values: torch.Tensor) -> None:
         """Rebuild the shard.
 
         Args:
-            variable_bytes: as the header says. records: their bytes, which the payload has too.
+            variable_bytes: as the header says.
             values: bits of the whole shard, written.
 
         Raises:
@@ -292,8 +293,10 @@ class _Receiver:
     def state_bytes(self) -> int:
         return sum(decoder.state_bytes for decoder in self._decoders)
 
-    def decode(self, variable_bytes: int, records: bytes, received: Received, values: torch.Tensor) -> None:
-        read = records_from_bytes(records, variable_bytes, [bound for _, bound in self._places.coded])
+    def decode(self, variable_bytes: int, received: Received, values: torch.Tensor) -> None:
+        bounds = [bound for _, bound in self._places.coded]
+        records = read_bytes(received.part(HEADER_BYTES, RECORD_BYTES * len(bounds)))
+        read = records_from_bytes(records, variable_bytes, bounds)
         offsets, _ = variable_offsets(read)
         for number, ((one, _), decoder) in enumerate(zip(self._places.coded, self._decoders, strict=True)):
             record = read[number]

@@ -81,7 +81,7 @@ class _Segments:
     def _kept(self, name: str, sizes: list[int]) -> torch.Tensor:
         """Memory for so many bytes of each coded segment, whose addresses go to the field."""
         starts = list(accumulate((-(-size // STATE_ALIGNMENT) * STATE_ALIGNMENT for size in sizes), initial=0))
-        memory = torch.empty(starts[-1], dtype=torch.uint8)
+        memory = torch.empty(starts[-2] + sizes[-1] if sizes else 0, dtype=torch.uint8)
         self._array[name][self._coded] = [memory.data_ptr() + start for start in starts[:-1]]
         return memory
 
@@ -180,7 +180,7 @@ class NativeReceiver(_Segments):
     def state_bytes(self) -> int:
         return self._state.numel()
 
-    def decode(self, variable_bytes: int, records: bytes, received: Received, values: torch.Tensor) -> None:
+    def decode(self, variable_bytes: int, received: Received, values: torch.Tensor) -> None:
         if not self.valid:
             raise SegmentStateError("the shard has no base to decode against; exchange plain values, then refresh")
         to, fixed = self._pointer(values), self._places.fixed_bytes

@@ -139,3 +139,11 @@ def test_without_a_gpu_nvcomp_gives_a_reason_and_the_cpu_has_a_default() -> None
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_a_gpu_has_a_default_of_its_own() -> None:
     assert default_backend("cuda").name in ("nvcomp", "triton")
+
+
+def test_whole_shards_are_for_one_thread() -> None:
+    """Several threads share the blocks of each segment instead."""
+    assert not backend("reference").whole_shards
+    if not available()["native"]:
+        assert backend("native").whole_shards
+        assert not backend("native", threads=2).whole_shards

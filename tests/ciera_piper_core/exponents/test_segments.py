@@ -61,7 +61,7 @@ class Shard:
         coding = CodingSettings(mode, block)  # type: ignore[arg-type]
         plan = GatherPlan(tuple(segments), layout.dtype, coding)
         shape = PayloadShape.of(plan, lambda n: backend.coder.bound(n, layout.exponent_bits))
-        self.places, self.head_bytes = shape.places, shape.head_bytes
+        self.places = shape.places
         workspace = Workspace()
         self.sender = sender(self.places, layout, coding, backend, CPU, workspace)
         self.receiver = receiver(self.places, layout, block, backend, CPU, workspace)
@@ -82,11 +82,10 @@ class Shard:
 
     def decode(self, payload: torch.Tensor | None = None, cut: int | None = None) -> torch.Tensor:
         payload = self.payload if payload is None else payload
-        records = payload[HEADER_BYTES : self.head_bytes].numpy().tobytes()
         cut = payload.numel() if cut is None else cut
         received = Received(payload[:cut], payload[cut:].clone())
         self.out.fill_(0x5A)
-        self.receiver.decode(self.variable_bytes, records, received, self.out)
+        self.receiver.decode(self.variable_bytes, received, self.out)
         return self.out
 
 
