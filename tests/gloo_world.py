@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.launch.connect import connect, disconnect, file_store
+from bench.launch.diagnosis import one_line
 from bench.suite import Context, Site
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Ending:
     """How a rank ended by itself.
 
     Attributes:
-        result: what the body returned. error: what it raised, ``Type: message``; empty if nothing.
+        result: what the body returned. error: what it raised, as rows tell it; empty if nothing.
         killed: by SIGKILL.
     """
 
@@ -174,7 +175,7 @@ def _lone_rank_main(site: Site, body: Callable[[Context], Any], store: str, pipe
     try:
         pipe.send((None, body(Context(site, _join(site, store)))))
     except BaseException as error:
-        pipe.send((f"{type(error).__name__}: {error}", None))
+        pipe.send((one_line(error), None))
 
 
 def _join(site: Site, store: str) -> RankGroup:

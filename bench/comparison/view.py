@@ -197,7 +197,7 @@ def headline(outcome: Outcome) -> str:
     lost = [record for record in outcome.records if record.ending]
     parts = []
     if outcome.interrupted:
-        parts.append("ended early; what was measured is below")
+        parts.append("ended early; what was measured is kept")
     if outcome.reference.ending:
         parts.append(f"the reference {outcome.reference.label} has no speed, so there are no speedups")
     if known:
@@ -236,9 +236,9 @@ def contract_lines(outcome: Outcome) -> list[str]:
             for agreement in outcome.suite.agreements(record.side.case, right.side.case):
                 allowed.setdefault(agreement, []).append(record.label)
     for agreement, labels in allowed.items():
-        how = f"within {agreement.tolerance:.3g} of its value" if agreement.tolerance else "the same to the last bit"
+        how = f"within {agreement.tolerance:.3g} of its value" if agreement.tolerance else "to the last bit"
         first = f" in the first {agreement.first} iterations" if agreement.first else ""
-        lines.append(f"{agreement.series.replace('_', ' ')} of {', '.join(labels)}: {how}{first}")
+        lines.append(f"{agreement.series.replace('_', ' ')} of {', '.join(labels)}: must agree {how}{first}")
     return lines
 
 

@@ -42,9 +42,16 @@ def last_line(log: Path) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's type and message, without line breaks."""
+    """An exception's type and message, without line breaks; and the one that it was raised from, if there is one.
+
+    What a library wraps an error in may say all but what went wrong.
+    """
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    cause = error
+    while (below := cause.__cause__) is not None and below not in (cause, error):
+        cause = below
+    return line if cause is error or str(cause) in str(error) else f"{one_line(cause)} ({line})"
 
 
 def where(phase: str, iteration: int) -> str:

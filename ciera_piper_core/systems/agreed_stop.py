@@ -30,17 +30,19 @@ def stop_at_loss(
 
     Raises:
         NonFiniteError: on all ranks, names the first weight of any rank that is not finite; else the first
-            module whose output is not, on the first rank that has one.
+            module whose output is not, on whichever rank that is.
     """
     if math.isfinite(loss):
         return
-    weights = [where for where, what in _everyone(first_non_finite(model), group) if what == "weight"]
+    weights = [one.where for one in _everyone(first_non_finite(model), group) if one.what == "weight"]
     if weights:
         names = [name for name, _ in model.named_parameters()]
         raise NonFiniteError(step, min(weights, key=lambda name: names.index(name)), "weight")
     found = _everyone(first_non_finite(model, run), group)
-    where, what = next((one for one in found if one[1] == "output"), found[0])
-    raise NonFiniteError(step, where, what)
+    # Ranks that exchange activations infect each other: of them the earliest is the cause.
+    outputs = [one for one in found if one.what == "output"]
+    first = min(outputs, key=lambda one: one.place, default=found[0])
+    raise NonFiniteError(step, first.where, first.what)
 
 
 def stop_at_norm(norm: float, step: int, gradients: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> None:

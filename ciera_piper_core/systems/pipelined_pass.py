@@ -12,7 +12,7 @@ from ciera_piper_core.pipeline.executor import Executor, Microbatch
 from ciera_piper_core.ranges import region
 from ciera_piper_core.training.batches import share
 from ciera_piper_core.training.build import DTYPES
-from ciera_piper_core.training.health import NonFiniteError, first_non_finite
+from ciera_piper_core.training.health import Found, NonFiniteError, first_non_finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +50,7 @@ class PipelinedPass:
         """
         self._model, self._recipe, self._ranks = model, recipe, ranks
         self._width, self._data = plan.mesh.data_width, mesh.index("dp", "ep")
+        self._stage = mesh.coordinate("pp")
         architecture = recipe.architecture
         shape = Microbatch(
             recipe.sequences_per_microbatch(self._width),
@@ -95,16 +96,17 @@ class PipelinedPass:
         if math.isfinite(loss):
             return
         # Weights first, on all ranks: one that stopped there would leave the others waiting in the pass.
-        where, what = self._first(first_non_finite(self._model))
-        if what == "value":
-            where, what = self._first(first_non_finite(self._model, lambda: self.evaluate(batch)))
-        raise NonFiniteError(step, where, what)
+        found = self._first(first_non_finite(self._model))
+        if found.what == "value":
+            found = self._first(first_non_finite(self._model, lambda: self.evaluate(batch)))
+        raise NonFiniteError(step, found.where, found.what)
 
-    def _first(self, found: tuple[str, str]) -> tuple[str, str]:
-        """What the rank of the earliest stage found that found anything."""
-        everyone: list[tuple[str, str]] = [found] * self._ranks.world
-        dist.all_gather_object(everyone, found, group=self._ranks.group)
-        return next((one for one in everyone if one[1] != "value"), found)
+    def _first(self, found: Found) -> Found:
+        """The earliest that a rank of the earliest stage found: ranks of a stage infect each other."""
+        everyone: list[tuple[int, Found]] = [(0, found)] * self._ranks.world
+        dist.all_gather_object(everyone, (self._stage, found), group=self._ranks.group)
+        named = [(stage, one.place, one) for stage, one in everyone if one.what != "value"]
+        return min(named, key=lambda one: one[:2])[2] if named else found
 
     def _share(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         mine = share(batch, self._data, self._width)

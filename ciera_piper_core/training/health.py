@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -34,6 +35,19 @@ class NonFiniteError(RuntimeError):
             " or resume from the checkpoint before"
         )
         self.step, self.where = step, where
+
+
+class Found(NamedTuple):
+    """What is not finite in a model: its name, and what of it (``weight``, ``output``, or ``value`` of the loss).
+
+    Attributes:
+        place: of an output, how many modules had ended before: so that of ranks that run the same modules, and
+            infect each other, the first can be told.
+    """
+
+    where: str
+    what: str
+    place: int = 0
 
 
 def check_batch(batch: torch.Tensor, recipe: Recipe, step: int) -> None:
@@ -75,8 +89,8 @@ def require_finite(loss: float, step: int, model: torch.nn.Module, run: Callable
         NonFiniteError: names the step and the first module.
     """
     if not math.isfinite(loss):
-        where, what = first_non_finite(model, run)
-        raise NonFiniteError(step, where, what)
+        found = first_non_finite(model, run)
+        raise NonFiniteError(step, found.where, found.what)
 
 
 def require_finite_norm(norm: float, step: int, gradients: Mapping[str, torch.Tensor]) -> None:
@@ -97,8 +111,8 @@ def require_finite_norm(norm: float, step: int, gradients: Mapping[str, torch.Te
     raise NonFiniteError(step, "weights of another rank", "gradient")
 
 
-def first_non_finite(model: torch.nn.Module, run: Callable[[], object] | None = None) -> tuple[str, str]:
-    """What went wrong first: the name, and what of it.
+def first_non_finite(model: torch.nn.Module, run: Callable[[], object] | None = None) -> Found:
+    """What went wrong first.
 
     Args:
         model: whose weights are looked at, and then its modules' outputs, in the order in which they end.
@@ -111,16 +125,18 @@ def first_non_finite(model: torch.nn.Module, run: Callable[[], object] | None = 
     for name, weight in model.named_parameters():
         local = weight.to_local() if isinstance(weight, DTensor) else weight
         if not bool(local.isfinite().all()):
-            return name, "weight"
-    found: list[str] = []
+            return Found(name, "weight")
+    found: list[Found] = []
+    ended = itertools.count()
 
     def watch(name: str) -> Callable[[torch.nn.Module, object, object], None]:
         def look(module: torch.nn.Module, inputs: object, output: object) -> None:
+            place = next(ended)
             # The pass goes on after the first was found: peers may wait in a collective.
             if found or not isinstance(output, torch.Tensor) or not output.is_floating_point():
                 return
             if not bool(output.isfinite().all()):
-                found.append(name)
+                found.append(Found(name, "output", place))
 
         return look
 
@@ -132,4 +148,4 @@ def first_non_finite(model: torch.nn.Module, run: Callable[[], object] | None = 
         finally:
             for hook in hooks:
                 hook.remove()
-    return (found[0], "output") if found else ("the loss", "value")
+    return found[0] if found else Found("the loss", "value")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from suites.end_to_end import EndToEndSuite
 from suites.training_case import DEFAULTS, read_training
 from suites.training_workload import TrainingWorkload, digest, parameters_of, work_of
 from tests.gloo_world import run_world
+from tests.program import command, environment, json_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,6 +114,22 @@ def test_a_refused_case_is_skipped_with_its_reason(tmp_path: Path) -> None:
     rows = measured(case(system="fsdp", batch=3), tmp_path)
     assert {row.status for row in rows} == {"skipped"}
     assert "3 sequences" in rows[0].reason
+
+
+@pytest.mark.slow
+def test_a_case_that_memory_does_not_hold_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    """Real ranks with 3 GiB of address space each; of the larger batch, the activations of a layer have more."""
+    run = command("run", "end_to_end", "--set", "batch=2,100000", "--max-time", "0.2", "--json", "-")
+    limited = ["bash", "-c", 'ulimit -v 3145728 && exec "$@"', "limited", *run]
+    done = subprocess.run(
+        limited, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 4, done.stderr
+    rows = json_lines(done.stdout)
+    too_large = [row for row in rows if row["params"]["batch"] == 100000]
+    assert {row["status"] for row in too_large} == {"failed"}
+    assert re.search(r"rank \d raised .*memory", too_large[0]["reason"])
+    assert {row["status"] for row in rows if row["params"]["batch"] == 2} == {"ok"}
 
 
 def test_conditions_tell_trainings_apart() -> None:

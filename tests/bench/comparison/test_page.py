@@ -53,7 +53,7 @@ def test_a_label_with_markup_is_escaped_everywhere() -> None:
 
 
 def test_the_same_numbers_are_called_the_same() -> None:
-    assert "to the last bit" in render(outcome({"a": 0.3, "b": 0.2}), VIEW)
+    assert "all sides have the same numbers, to the last bit" in render(outcome({"a": 0.3, "b": 0.2}), VIEW)
 
 
 def test_a_page_of_failures_alone_can_be_made() -> None:

@@ -31,6 +31,8 @@ def test_the_table_has_a_line_a_side() -> None:
         assert part in line, part
     assert "c: invalid: no fair comparison: weights differs" in text
     assert "note: Nothing of this is true." in text
+    # What is asked for, which some did not keep.
+    assert "note: last of b, c: must agree to the last bit" in text
     assert "Where an iteration's time goes" in text
 
 

@@ -71,3 +71,19 @@ def test_positions_and_errors_are_one_line() -> None:
     assert where("check", 3) == "phase 'check'"
     assert one_line(ValueError("a\n  b")) == "ValueError: a b"
     assert one_line(KeyError()) == "KeyError"
+
+
+def raised_from(cause: Exception, words: str) -> RuntimeError:
+    error = RuntimeError(words)
+    error.__cause__ = cause
+    return error
+
+
+def test_what_an_error_was_raised_from_comes_first() -> None:
+    cause = MemoryError("nothing\nleft")
+    wrapped = raised_from(raised_from(cause, "stage 1 failed"), "backward failed")
+    assert one_line(wrapped) == "MemoryError: nothing left (RuntimeError: backward failed)"
+    assert one_line(raised_from(cause, "failed: nothing\nleft")) == "RuntimeError: failed: nothing left"
+    circular = raised_from(cause, "round")
+    circular.__cause__ = circular
+    assert one_line(circular) == "RuntimeError: round"

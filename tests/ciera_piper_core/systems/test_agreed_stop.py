@@ -58,6 +58,21 @@ def test_an_output_is_named_where_all_weights_are_right(tmp_path: Path) -> None:
     assert "output of layers.1.attention" in first
 
 
+def test_of_ranks_that_infect_each_other_the_first_module_is_named(tmp_path: Path) -> None:
+    """Rank 1 goes wrong in an early module; rank 0 hears of it in a later one."""
+
+    def body(context: Context) -> str:
+        model = torch.nn.Sequential(*(torch.nn.Identity() for _ in range(4)))
+        wrong = {0: 2, 1: 1}[context.site.rank]
+        model[wrong].register_forward_hook(lambda module, inputs, output: output * math.nan)
+        group: Any = dist.group.WORLD
+        return said(lambda: stop_at_loss(math.nan, 3, model, group, lambda: model(torch.ones(1))))
+
+    first, second = run_world(2, body, tmp_path)
+    assert first == second
+    assert "step 3: output of 1 is not finite" in first
+
+
 def test_a_gradient_is_named_by_all(tmp_path: Path) -> None:
     def body(context: Context) -> list[str]:
         ranks: Any = dist.group.WORLD

@@ -7,6 +7,7 @@ expert; which one, the plain model says. So routes are chosen by the batch, and 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,8 @@ def own_experts() -> Tensor:
 
 def one_expert() -> Tensor:
     """A batch of which all tokens go to the same expert of a layer, so that all ranks but one have none."""
-    return own_experts()[:1].repeat(BATCH, 1)
+    # Of the third quarter: its token's next choices are far behind the first two.
+    return own_experts()[BATCH // 2][None].repeat(BATCH, 1)
 
 
 def train(system: TrainingSystem, batches: Sequence[Tensor]) -> Run:
@@ -136,8 +138,8 @@ def test_each_its_own_experts_and_all_the_same_one(label: str, tmp_path: Path) -
 def test_experts_without_a_token_for_a_hundred_steps_only_decay(label: str, tmp_path: Path) -> None:
     given, batches = recipe(2, skew=40.0), [batch(step) for step in range(LONG)]
     if named(label) == "deepspeed-moe":
-        # Its gate takes no skew. One token's two experts stay its own.
-        given, batches = recipe(2), [one_expert()] * LONG
+        # Its gate takes no skew. The two experts of one token stay its own, if it learns slowly.
+        given, batches = replace(recipe(2), learning_rate=1e-5, weight_decay=1.0), [one_expert()] * LONG
     (run,) = trained(label, given, [batches], tmp_path)
     wanted = train(Plain(given, alone(), {}), batches)
     first = dict(build_model(given).named_parameters())
@@ -147,7 +149,8 @@ def test_experts_without_a_token_for_a_hundred_steps_only_decay(label: str, tmp_
         decayed = first[name].detach()[idle] * (1 - given.learning_rate * given.weight_decay) ** LONG
         for one in (wanted, run):
             assert torch.allclose(one.parameters[name][idle], decayed, rtol=1e-5, atol=0), (label, name)
-            assert not torch.allclose(one.parameters[name][~idle], first[name].detach()[~idle], rtol=1e-2), label
+            moved = first[name].detach()[~idle] * (1 - given.learning_rate * given.weight_decay) ** LONG
+            assert not torch.allclose(one.parameters[name][~idle], moved, rtol=1e-4), (label, name)
     near = 0.02 if label == "zeropp" else 1e-5
     assert worst(run.losses[:20], wanted.losses[:20]) < near, label
     assert math.isclose(run.losses[-1], wanted.losses[-1], rel_tol=0.02, abs_tol=1e-3), label

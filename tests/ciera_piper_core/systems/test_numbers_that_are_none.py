@@ -54,7 +54,7 @@ def stopped(label: str, what: str, tmp_path: Path) -> str:
             system.close()
         return "nothing"
 
-    (said,) = set(run_world(world, body, tmp_path))
+    (said,) = set(run_world(world, body, tmp_path, timeout_s=110))
     return said
 
 

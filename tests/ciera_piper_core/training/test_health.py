@@ -54,14 +54,14 @@ def test_a_weight_comes_before_what_it_spoils() -> None:
     model = build_model(RECIPE)
     with torch.no_grad():
         model.layers["1"].routed_experts.experts.up[3, 0, 0] = math.inf
-    assert first_non_finite(model, lambda: model(TOKENS)) == ("layers.1.routed_experts.experts.up", "weight")
+    assert first_non_finite(model, lambda: model(TOKENS)) == ("layers.1.routed_experts.experts.up", "weight", 0)
     with pytest.raises(NonFiniteError, match=r"step 2: weight of layers\.1\.routed_experts\.experts\.up"):
         require_finite(math.inf, 2, model)
 
 
 def test_nothing_is_left_on_the_model() -> None:
     model = build_model(RECIPE)
-    assert first_non_finite(model, lambda: model(TOKENS)) == ("the loss", "value")
+    assert first_non_finite(model, lambda: model(TOKENS)) == ("the loss", "value", 0)
     assert not any(part._forward_hooks for part in model.modules())
 
 
