@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.bounded_file import read_bounded
 from bench.environment import identity_differences, identity_digest
 from bench.errors import StoreError, UsageError
 from bench.gate_row_checks import check_header, check_row
@@ -122,7 +123,7 @@ def read_rows_file(path: Path) -> tuple[list[Row], RunRecord | None, list[str]]:
         StoreError: a line is broken; the message names it.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bounded(path).split(b"\n")
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
     rows: list[Row] = []

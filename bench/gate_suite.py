@@ -116,7 +116,7 @@ _TIMED: dict[str, list[Point]] = {
     "standard": [(TIMED, "ours", 0.0, _CV, 30, 10_000, 1)],
     "full": [(TIMED, "ours", 0.0, _CV, 30, 10_000, 1), (TIMED, "ours", 0.0, _CV, 300, 10_000, 1)],
 }
-_SERIES: dict[str, tuple[int, int]] = {"quick": (40, 10), "standard": (8000, 300), "full": (16000, 1000)}
+_SERIES: dict[str, tuple[int, int]] = {"quick": (40, 10), "standard": (8000, 200), "full": (16000, 1000)}
 """Series of histories in which nothing changes and ours decides; and of all else, which needs less or takes longer."""
 _AXES = ("scenario", "method", "effect", "cv", "samples", "cases", "trials")
 

@@ -14,6 +14,7 @@ from datetime import date, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from bench.bounded_file import read_bounded
 from bench.errors import UsageError
 from bench.report.formatting import parameter
 
@@ -193,7 +194,7 @@ def read_policy(path: Path) -> Policy:
             names the file, the table and the key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the policy {path}: {getattr(error, 'strerror', None) or error}") from None
     return parse_policy(text, str(path))

@@ -10,6 +10,7 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from bench.bounded_file import read_bounded
 from bench.importers.contents import (
     Contents,
     Source,
@@ -193,7 +194,7 @@ def _descriptions(source: Source, contents: Contents) -> dict[str, dict[str, Any
         return {}
     path = source.path.parent.parent / BENCHMARKS_FILE
     try:
-        data = json.loads(path.read_text(errors="replace"))
+        data = json.loads(read_bounded(path).decode(errors="replace"))
     except FileNotFoundError:
         contents.note(f"no {BENCHMARKS_FILE} in the folder above: names tell what is measured, parameters are numbered")
         return {}

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.bounded_file import read_bounded, read_bounded_stream
 from bench.errors import StoreError, UsageError
 from bench.importers import importer
 from bench.importers.contents import Source, quoted
@@ -296,8 +297,8 @@ def read_bytes(name: str) -> bytes:
     try:
         if name == STANDARD_INPUT:
             with os.fdopen(0, "rb", closefd=False) as stream:
-                return stream.read()
-        return Path(name).read_bytes()
+                return read_bounded_stream(stream)
+        return read_bounded(Path(name))
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {ascii(name)[1:-1]}: {cause}") from None

@@ -40,7 +40,6 @@ OTAVA_INSTALL = "pip install --no-deps apache-otava"
 """Its package asks for an older numpy than ours, and its functions work with either."""
 
 
-
 class Found(NamedTuple):
     """What is shown of one series: the places of its steps, and whether it drifts."""
 
@@ -74,7 +73,8 @@ def history_results(scenario: str, method: str, effect: float, cv: float, seed: 
 
     Returns:
         by the names of ``metrics_of``: ``false_alarm_rate``, share of series in which any change was shown at any
-        look, of drifting ones any step; ``drift_rate``, share of series that are said to drift at the last look; ``detection_rate``, share of steps shown within ``FOUND_WITHIN`` new points;
+        look, of drifting ones any step; ``drift_rate``, share of series that are said to drift at the last look;
+        ``detection_rate``, share of steps shown within ``FOUND_WITHIN`` new points;
         ``detection_delay_points``, median number of new points until then (``NEW_POINTS + 1`` stands for never);
         ``location_rate``, share of the steps found at all that were within ``TOLERANCE`` points when first shown;
         ``location_f1`` of all found and annotated changes, at one look at the end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from bench.errors import UsageError
 from bench.stats.change_points import CONFIRM_POINTS, LEAST_POINTS, Settings, find_changes
-from bench.stats.findings import Findings
+
+if TYPE_CHECKING:
+    from bench.stats.findings import Findings
 
 
 def noise(count: int, points: int, cv: float = 0.02, seed: int = 0) -> np.ndarray:
