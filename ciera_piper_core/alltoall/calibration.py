@@ -96,9 +96,9 @@ class _Cell:
     ) -> None:
         rank, ranks, self._device = dist.get_rank(group), dist.get_world_size(group), group_device(group)
         matrix = traffic_matrix(kind, ranks, rows, seed=0)
-        self._splits: tuple[list[int], list[int]] | tuple[None, None] = matrix[rank].tolist(), matrix[:, rank].tolist()
-        if kind == "uniform":
-            self._splits = None, None
+        uneven = kind != "uniform"
+        self._send_splits = matrix[rank].tolist() if uneven else None
+        self._recv_splits = matrix[:, rank].tolist() if uneven else None
         sent, received = int(matrix[rank].sum()), int(matrix[:, rank].sum())
         self._send = torch.zeros((sent, ROW_BYTES // 8), dtype=torch.int64, device=self._device)
         self._out = torch.empty((received, ROW_BYTES // 8), dtype=torch.int64, device=self._device)
@@ -132,7 +132,7 @@ class _Cell:
     def _timed(self, algorithm: AllToAll) -> float:
         _latest(self._group, [0.0])
         begin = time.perf_counter()
-        algorithm.exchange(self._send, *self._splits, self._out)
+        algorithm.exchange(self._send, self._send_splits, self._recv_splits, self._out)
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - begin
