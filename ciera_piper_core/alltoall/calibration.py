@@ -32,11 +32,11 @@ MOST_ROUNDS = 45
 QUANTILE = 0.25
 """Of flat's rounds: what interferes only ever makes a round longer."""
 
-SURE = 0.9
+SURE = 0.8
 """Confidence with which an algorithm must beat flat in the median round; who does not counts as no faster."""
 
 LIMIT_SECONDS = 4.0
-"""For each kind of traffic; a larger size is not begun after that, and one size gets further rounds for a quarter."""
+"""For each kind of traffic; a larger size is not begun after that. Further rounds may take as long again."""
 
 ROW_BYTES = 64
 
@@ -52,60 +52,90 @@ def calibrated(
     Args:
         algorithms: by name, flat among them, all bound to ``group``.
         nodes: that the group is on.
-        limit_seconds: about the longest that one kind of traffic takes, but for the last size.
+        limit_seconds: for each kind of traffic, as ``LIMIT_SECONDS`` has it.
     """
     ranks, names = dist.get_world_size(group), list(algorithms)
     points: list[tuple[str, int, int, str, float, float]] = []
     for kind in TRAFFIC:
-        begin = time.perf_counter()
+        cells: list[_Cell] = []
         for size in SIZES:
-            rows = max(ranks, size // ROW_BYTES // ranks * ranks)
-            found = _seconds(group, algorithms, kind, rows, limit_seconds / 4)
-            for name, seconds in zip(names, found, strict=True):
-                points.append((name, nodes, ranks, kind, float(rows * ROW_BYTES), seconds))
-            if _latest(group, [time.perf_counter() - begin])[0] > limit_seconds:
+            cells.append(_Cell(group, algorithms, kind, max(ranks, size // ROW_BYTES // ranks * ranks)))
+            cells[-1].measure()
+            if sum(cell.spent_s for cell in cells) > limit_seconds:
                 break
+        _measure_further(cells, limit_seconds)
+        for cell in cells:
+            for name, seconds in zip(names, settled_seconds(cell.by_round, cell.flat), strict=True):
+                points.append((name, nodes, ranks, kind, float(cell.rows * ROW_BYTES), seconds))
     skews: dict[tuple[str, int], float] = {(kind, ranks): kind_skew(kind, ranks) for kind in TRAFFIC}
     return from_points(points, skews, "measured at set-up")
 
 
-def _seconds(
-    group: dist.ProcessGroup, algorithms: Mapping[str, AllToAll], kind: TrafficKind, rows: int, limit_seconds: float
-) -> list[float]:
-    """By algorithm, the time of the slowest rank, as ``settled_seconds`` has it."""
-    rank, ranks, device = dist.get_rank(group), dist.get_world_size(group), group_device(group)
-    matrix = traffic_matrix(kind, ranks, rows, seed=0)
-    send_splits: list[int] | None = matrix[rank].tolist()
-    recv_splits: list[int] | None = matrix[:, rank].tolist()
-    send = torch.zeros((int(matrix[rank].sum()), ROW_BYTES // 8), dtype=torch.int64, device=device)
-    out = torch.empty((int(matrix[:, rank].sum()), ROW_BYTES // 8), dtype=torch.int64, device=device)
-    if kind == "uniform":
-        send_splits = recv_splits = None
+def _measure_further(cells: list[_Cell], limit_seconds: float) -> None:
+    """More rounds for cells that are not sure, in turn, for about as long."""
+    begun_s = sum(cell.spent_s for cell in cells)
+    while wanting := [cell for cell in cells if cell.unsure and len(cell.by_round) < MOST_ROUNDS]:
+        for cell in wanting:
+            if sum(each.spent_s for each in cells) - begun_s >= limit_seconds:
+                return
+            cell.measure()
 
-    def timed(algorithm: AllToAll) -> float:
-        _latest(group, [0.0])
+
+class _Cell:
+    """One size of one kind of traffic, as it is measured.
+
+    Attributes:
+        rows: that each rank sends on average.
+        flat: number of the flat algorithm.
+        by_round: seconds of the slowest rank, shape ``(rounds, algorithms)``, float64, the same on all ranks.
+        spent_s: seconds that it took, likewise.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, algorithms: Mapping[str, AllToAll], kind: TrafficKind, rows: int
+    ) -> None:
+        rank, ranks, self._device = dist.get_rank(group), dist.get_world_size(group), group_device(group)
+        matrix = traffic_matrix(kind, ranks, rows, seed=0)
+        uneven = kind != "uniform"
+        self._send_splits = matrix[rank].tolist() if uneven else None
+        self._recv_splits = matrix[:, rank].tolist() if uneven else None
+        sent, received = int(matrix[rank].sum()), int(matrix[:, rank].sum())
+        self._send = torch.zeros((sent, ROW_BYTES // 8), dtype=torch.int64, device=self._device)
+        self._out = torch.empty((received, ROW_BYTES // 8), dtype=torch.int64, device=self._device)
+        self._group, self._algorithms = group, list(algorithms.values())
+        self.rows, self.flat = rows, list(algorithms).index("flat")
+        self.by_round = torch.empty((0, len(algorithms)), dtype=torch.float64)
+        self.spent_s = 0.0
+
+    @property
+    def unsure(self) -> bool:
+        """Whether more rounds may tell more."""
+        return bool(_unsure(self.by_round, self.flat).any())
+
+    def measure(self) -> None:
+        """``ROUNDS`` more (collective)."""
         begin = time.perf_counter()
-        algorithm.exchange(send, send_splits, recv_splits, out)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - begin
-
-    flat, by_round = list(algorithms).index("flat"), torch.empty((0, len(algorithms)), dtype=torch.float64)
-    # The first round warms up: connections, buffers.
-    for algorithm in algorithms.values():
-        timed(algorithm)
-    begin = time.perf_counter()
-    while True:
-        batch = torch.empty((ROUNDS, len(algorithms)), dtype=torch.float64)
+        if not len(self.by_round):
+            # To warm up: connections, buffers.
+            for algorithm in self._algorithms:
+                self._timed(algorithm)
+        batch = torch.empty((ROUNDS, len(self._algorithms)), dtype=torch.float64)
         for number, durations in enumerate(batch):
             # Who follows whom changes: an exchange leaves its ranks more or less together.
-            for place in range(len(algorithms)):
-                turn = (place + number) % len(algorithms)
-                durations[turn] = timed(list(algorithms.values())[turn])
-        *slowest, spent = _latest(group, [*batch.flatten().tolist(), time.perf_counter() - begin])
-        by_round = torch.cat([by_round, torch.tensor(slowest, dtype=torch.float64).view(batch.shape)])
-        if spent > limit_seconds or len(by_round) >= MOST_ROUNDS or not _unsure(by_round, flat).any():
-            return settled_seconds(by_round, flat)
+            for place in range(len(durations)):
+                turn = (place + number) % len(durations)
+                durations[turn] = self._timed(self._algorithms[turn])
+        *slowest, spent = _latest(self._group, [*batch.flatten().tolist(), time.perf_counter() - begin])
+        self.by_round = torch.cat([self.by_round, torch.tensor(slowest, dtype=torch.float64).view(batch.shape)])
+        self.spent_s += spent
+
+    def _timed(self, algorithm: AllToAll) -> float:
+        _latest(self._group, [0.0])
+        begin = time.perf_counter()
+        algorithm.exchange(self._send, self._send_splits, self._recv_splits, self._out)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - begin
 
 
 def settled_seconds(by_round: torch.Tensor, flat: int) -> list[float]:

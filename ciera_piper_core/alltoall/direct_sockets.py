@@ -9,7 +9,6 @@ those along its rail, so that what is under way on one set moves while the other
 
 from __future__ import annotations
 
-import os
 import select
 import struct
 import time
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<q")
 """Before each message: its bytes. Ranks that disagree on splits learn of it, and take no message for another."""
 
-YIELD_SECONDS = 0.0
 MOST_PIECES = 1024
 """That the system takes in one call."""
 
@@ -53,14 +51,7 @@ class Watch:
 
     def serve(self, milliseconds: float) -> bool:
         """Wait until a socket takes or has something, and move it; False if none does in time."""
-        ready = self._poll.poll(0)
-        if not ready and YIELD_SECONDS:
-            end = time.perf_counter() + YIELD_SECONDS
-            while not ready and time.perf_counter() < end:
-                os.sched_yield()
-                ready = self._poll.poll(0)
-        if not ready:
-            ready = self._poll.poll(milliseconds)
+        ready = self._poll.poll(milliseconds)
         channels = self._channels
         for number, events in ready:
             channels[number].serve(events)

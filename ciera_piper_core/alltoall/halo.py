@@ -78,9 +78,9 @@ class HaloAllToAll(HierarchicalAllToAll["EqualLayout | UnevenLayout"]):
         """Through sockets, which gather blocks from where they lie and scatter them to their places."""
         shares, shape, node = layout.shares, (self._nodes, self._per_node), groups.node
         transit = self._buffers.take("transit", layout.transit_rows, send)
-        sent = blocks_of(send, shares and shares.send, shape)
-        passing = blocks_of(transit, shares and shares.transit, shape)
-        received = blocks_of(out, shares and shares.recv, shape)
+        to, through, of = (None, None, None) if shares is None else (shares.send, shares.transit, shares.recv)
+        sent, passing = blocks_of(send, to, shape), blocks_of(transit, through, shape)
+        received = blocks_of(out, of, shape)
         # What stays within the node is none of the rail's business.
         to_nodes, from_nodes = list(sent), list(passing)
         to_nodes[node] = from_nodes[node] = []

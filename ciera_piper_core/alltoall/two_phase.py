@@ -93,9 +93,9 @@ class TwoPhaseAllToAll(HierarchicalAllToAll["_Uneven | None"]):
     ) -> None:
         """Through sockets, which gather blocks from where they lie and scatter them to their places."""
         nodes, per_node = self._nodes, self._per_node
-        sent = blocks_of(send, layout and layout.send, (nodes, per_node))
-        passing = blocks_of(gathered, layout and layout.transit, (per_node, nodes))
-        received = blocks_of(out, layout and layout.recv, (nodes, per_node))
+        to, through, of = (None, None, None) if layout is None else (layout.send, layout.transit, layout.recv)
+        sent, passing = blocks_of(send, to, (nodes, per_node)), blocks_of(gathered, through, (per_node, nodes))
+        received = blocks_of(out, of, (nodes, per_node))
         with region("alltoall.phase1"):
             groups.start_pieces("node", columns_of(sent), passing).wait()
         with region("alltoall.phase2"):

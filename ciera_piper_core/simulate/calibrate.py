@@ -91,6 +91,7 @@ class Calibration:
         fit: cells that were fitted, and others: cells that were only predicted, with the prediction.
         held_out: the fitted cells, each predicted from a fit without it; empty where too few are left for that.
         skipped: reasons with the number of rows that are no cells.
+        lab: shape of the emulated cluster that was measured; empty for a real one.
     """
 
     machine: Machine
@@ -101,10 +102,13 @@ class Calibration:
     others: tuple[Checked, ...] = ()
     held_out: tuple[Checked, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
+    lab: str = ""
 
     def describe(self) -> list[str]:
         """Lines for people: what was fitted, how well, and what was not."""
         lines = [f"calibrated with {len(self.fit)} cells of {self.source}: {error_text(self.fit)}"]
+        if self.lab and not self.machine.name.startswith("lab"):
+            lines.append(f"  they are of an emulated cluster, which --platform {self.lab} describes")
         unsteady = sum(each.cell.spread > UNSTEADY for each in self.fit)
         if unsteady:
             lines.append(f"  {unsteady} of them vary by more than {UNSTEADY:.0%}: measure on an idle machine")
@@ -157,6 +161,7 @@ def calibrate(machine: Machine, measured: Cells) -> Calibration:
         check(ready, others),
         _held_out(machine, chosen),
         measured.skipped,
+        measured.lab,
     )
 
 

@@ -43,7 +43,10 @@ def simulate() -> None:
 def alltoall(
     platform: Annotated[
         str,
-        typer.Option("--platform", help="Built-in name (frontier, ...), machine file (.toml), or measured profile."),
+        typer.Option(
+            "--platform",
+            help="Built-in name (frontier, ...), machine file (.toml), measured profile, or a lab's shape.",
+        ),
     ] = "frontier",
     gpus: Annotated[str, typer.Option("--gpus", metavar="N|N:M", help="GPUs; a range doubles, commas list.")] = GPUS,
     sizes: Annotated[

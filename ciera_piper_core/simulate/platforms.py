@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from ciera_piper_core.platforms import load_platform, specification
 from ciera_piper_core.platforms.platform import Status, Term
 from ciera_piper_core.simulate import topology
+from ciera_piper_core.simulate.emulated import lab_machine
 from ciera_piper_core.simulate.machine import BANDWIDTHS, Machine, Node
 from ciera_piper_core.simulate.terms import Terms, require_known
 
@@ -42,6 +43,8 @@ KINDS: Mapping[Any, str] = {
     str: "text",
     dict: "a table",
 }
+LAB_KEY = "ranks-per-node="
+"""What every text of an emulated cluster's shape holds, and no name or path."""
 
 COPY_SAMPLE_BYTES = 1e9
 """Of a pass over memory whose rate stands for packing."""
@@ -56,12 +59,14 @@ def load_machine(text: str) -> Machine:
     """The machine that a user means.
 
     Args:
-        text: name of a built-in machine, path of a TOML file (``from_table``), or path of a profile
-            that ``bench characterize`` wrote.
+        text: name of a built-in machine, path of a TOML file (``from_table``), path of a profile
+            that ``bench characterize`` wrote, or the shape of an emulated cluster (``emulated.lab_machine``).
 
     Raises:
         ValueError: none of these, or a file that cannot be used; the message says what is wrong in it.
     """
+    if LAB_KEY in text:
+        return lab_machine(text)
     path = Path(text)
     if path.suffix == ".toml" and text not in names():
         try:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ciera_piper_core.alltoall import calibration, make_all_to_all
-from ciera_piper_core.alltoall.calibration import ROW_BYTES, _seconds, calibrated, settled_seconds
+from ciera_piper_core.alltoall.calibration import ROW_BYTES, calibrated, settled_seconds
 from ciera_piper_core.alltoall.placement import even_placement
 from tests.gloo_world import run_world
 
@@ -91,7 +91,7 @@ def test_the_more_rounds_the_smaller_the_gain_that_is_sure() -> None:
 
     assert settled_seconds(ratios(6, 9), 0) == pytest.approx([1, 1])
     assert settled_seconds(ratios(7, 9), 0) == pytest.approx([1, 0.8])
-    assert settled_seconds(ratios(30, 45), 0) == pytest.approx([1, 0.8])
+    assert settled_seconds(ratios(26, 45), 0) == pytest.approx([1, 0.8])
     assert settled_seconds(ratios(25, 45), 0) == pytest.approx([1, 1])
 
 
@@ -99,20 +99,21 @@ def test_the_more_rounds_the_smaller_the_gain_that_is_sure() -> None:
 def test_there_are_more_rounds_while_nobody_is_sure(
     limit_seconds: float, batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(calibration, "SIZES", (1024, 2048))
     monkeypatch.setattr(calibration, "ROUNDS", 2)
     monkeypatch.setattr(calibration, "MOST_ROUNDS", 5)
     monkeypatch.setattr(calibration, "_unsure", lambda by_round, flat: torch.ones(2, dtype=torch.bool))
 
     def body(context: Context) -> int:
-        calls = []
         algorithms = algorithms_of(context, 0.0)
-        exchange = algorithms["halo_v1"].exchange
+        exchange, calls = algorithms["halo_v1"].exchange, []
         algorithms["halo_v1"].exchange = lambda *arguments: (calls.append(1), exchange(*arguments))
-        _seconds(group_of(context), algorithms, "uniform", 4, limit_seconds)
+        calibrated(group_of(context), algorithms, nodes=2, limit_seconds=limit_seconds)
         return len(calls)
 
-    # One more warms up.
-    assert run_world(4, body, tmp_path) == [1 + 2 * batches] * 4
+    # One more warms up. Without time there are no further sizes either.
+    sizes = 1 if limit_seconds == 0 else 2
+    assert run_world(4, body, tmp_path) == [len(calibration.TRAFFIC) * sizes * (1 + 2 * batches)] * 4
 
 
 def test_it_stops_before_a_larger_size_when_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

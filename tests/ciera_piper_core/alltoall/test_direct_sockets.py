@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from ciera_piper_core.alltoall.direct_sockets import DirectSockets, Watch
+from ciera_piper_core.alltoall.direct_sockets import MOST_PIECES, DirectSockets, Watch
+from ciera_piper_core.alltoall.host_blocks import pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,6 +109,21 @@ def test_a_message_that_comes_in_pieces() -> None:
     out = torch.zeros(32, 1, dtype=torch.uint8)
     assert together(lambda: end.exchange(out, torch.zeros(32, 1, dtype=torch.uint8)), trickle) == []
     assert out.flatten().tolist() == [0] * 16 + list(range(16))
+
+
+def test_a_message_of_more_pieces_than_a_call_takes() -> None:
+    ends, count = connected(2), 2 * MOST_PIECES + 3
+    sent = [torch.arange(count) + 10_000 * rank for rank in range(2)]
+    outs = [torch.zeros(2 * count, dtype=torch.int64) for _ in range(2)]
+
+    def exchange(rank: int) -> None:
+        # Backwards, so that order shows.
+        pieces, places = pieces_of(sent[rank], None, count)[::-1], pieces_of(outs[rank], None, 2 * count)
+        ends[rank].start_pieces([pieces, pieces], [places[:count], places[count:]]).wait()
+
+    assert together(lambda: exchange(0), lambda: exchange(1)) == []
+    for out in outs:
+        assert torch.equal(out, torch.cat([each.flip(0) for each in sent]))
 
 
 @pytest.mark.parametrize("rows", [1, 400_000], ids=["small", "beyond the sockets' buffers"])

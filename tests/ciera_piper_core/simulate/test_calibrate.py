@@ -208,3 +208,11 @@ def test_a_machine_that_needs_no_change_stays() -> None:
     assert found.machine.terms.overlap_share == pytest.approx(0.4, rel=1e-3)
     assert found.machine.terms.peers_that_halve == math.inf
     assert found.machine.network == TRUE.network
+
+
+def test_cells_of_a_lab_ask_for_its_machine() -> None:
+    shape = "nodes=4,ranks-per-node=2,rate=400mbit"
+    cells = replace(measured(TRUE, [(4, 2), (8, 4)]), place={"lab": shape})
+    hint = f"  they are of an emulated cluster, which --platform {shape} describes"
+    assert hint in calibrate(replace(START, name="frontier"), cells).describe()
+    assert hint not in calibrate(load_machine(shape), cells).describe()

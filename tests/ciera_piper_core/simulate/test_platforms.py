@@ -13,6 +13,7 @@ import pytest
 
 from ciera_piper_core.platforms import load_platform
 from ciera_piper_core.simulate.closed_form import UniformModel
+from ciera_piper_core.simulate.emulated import EXAMPLE, lab_machine
 from ciera_piper_core.simulate.machine import BANDWIDTHS
 from ciera_piper_core.simulate.platforms import NETWORKS, from_platform, from_table, load_machine, names
 from ciera_piper_core.simulate.terms import MEANINGS, UNITS
@@ -216,3 +217,9 @@ def test_the_page_explains_each_term_and_its_machine_file_can_be_read() -> None:
     machine = from_table("page", tomllib.loads(text))
     assert machine.name == "our-cluster"
     assert machine.terms.measured == ("message_inter_s",)
+
+
+def test_the_shape_of_a_lab_is_a_machine() -> None:
+    assert load_machine(EXAMPLE) == lab_machine(EXAMPLE)
+    with pytest.raises(ValueError, match="shape is written as nodes=4"):
+        load_machine("nodes=4,ranks-per-node=2")
