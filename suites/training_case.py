@@ -58,13 +58,20 @@ DEFAULTS: Mapping[str, Value] = {
 
 FIRST_STEPS = 20
 """In so many steps losses must agree: later one flipped route may part two trainings that are both right."""
+FIRST_ROUNDED_STEPS = 5
+"""The same in half precision, whose rounding parts trainings sooner.
+
+The plain model itself, 8 layers of width 256 at a learning rate of 1e-3, is off its float32 self by 3.0 % in the
+eighth step in bf16, and plain, xmoe and piper are off each other by up to 2.6 % in the ninth: as much with
+gradients in float32. In the first five steps they are within 0.6 %.
+"""
 VALIDATION_TOLERANCE = 0.01
 """Between validation losses at the end, relative."""
 ROUNDING: Mapping[str, float] = {"fp32": 0.0, "bf16": 2**-6, "fp16": 2**-8}
 """Least relative tolerance of losses where the order of sums may differ.
 
-Half precision rounds a router's scores so much that routes part from the first step on. Batches of 128
-tokens in bf16 were seen to be off by 0.5 % within 20 steps: the bound is three times that.
+Half precision rounds what routers read so much that routes part from the first step on. Systems in bf16 were seen
+to be off each other by 0.6 % within ``FIRST_ROUNDED_STEPS``: the bound is more than twice that.
 """
 
 
@@ -202,9 +209,10 @@ def agreements(case: Case, reference: Case) -> tuple[Agreement, ...]:
     if roots[0] == roots[1]:
         return (Agreement("loss", 0.0), Agreement("validation_loss", 0.0))
     tolerance = sum(load_system(root).loss_tolerance for root in roots)
-    tolerance = max(tolerance, ROUNDING[str(case["precision"])], ROUNDING[str(case["gradient_precision"])])
+    rounding = max(ROUNDING[str(case["precision"])], ROUNDING[str(case["gradient_precision"])])
+    tolerance = max(tolerance, rounding)
     return (
-        Agreement("loss", tolerance, FIRST_STEPS),
+        Agreement("loss", tolerance, FIRST_ROUNDED_STEPS if rounding else FIRST_STEPS),
         Agreement("validation_loss", max(VALIDATION_TOLERANCE, tolerance)),
     )
 

@@ -13,6 +13,7 @@ from suites import training_case
 from suites.training_case import (
     AXES,
     DEFAULTS,
+    FIRST_ROUNDED_STEPS,
     FIRST_STEPS,
     ROUNDING,
     VALIDATION_TOLERANCE,
@@ -123,7 +124,10 @@ def test_other_systems_may_be_off_by_what_both_declare() -> None:
 def test_half_precision_may_round_its_losses() -> None:
     found = agreements(case(system="fsdp", precision="bf16"), case(system="xmoe", precision="bf16"))
     assert of_loss(found).tolerance == ROUNDING["bf16"]
+    # Later plain itself is further than that from its own float32.
+    assert of_loss(found).first == FIRST_ROUNDED_STEPS
     validation = next(agreement for agreement in found if agreement.series == "validation_loss")
     assert validation.tolerance == max(VALIDATION_TOLERANCE, ROUNDING["bf16"])
     gradients = agreements(case(system="fsdp", gradient_precision="bf16"), case(system="xmoe"))
     assert of_loss(gradients).tolerance == ROUNDING["bf16"]
+    assert of_loss(gradients).first == FIRST_ROUNDED_STEPS

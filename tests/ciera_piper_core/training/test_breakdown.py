@@ -193,7 +193,7 @@ def test_what_plain_does_after_each_microbatch_is_marked(tmp_path: Path) -> None
         best = min((step(number) for number in range(8)), key=lambda each: each.residual_share)
         return best.residual_share, best.seconds
 
-    for residual, seconds in run_world(1, body, tmp_path):
+    for residual, seconds in run_world(2, body, tmp_path):
         assert residual < MOST_RESIDUAL, {key: round(1e3 * value, 2) for key, value in seconds.items()}
 
 
