@@ -100,7 +100,7 @@ class PiperSystem(ReplicatedSystem):
         for name, gradient in self.gradients.finish().items():
             self.masters.masters[name].grad = gradient.to(self.masters.masters[name].dtype)
         if not self.scaler.dynamic:
-            self.passes.require_finite(loss, self.steps, batch)
+            self.passes.require_finite(loss, self.steps, lambda: self.evaluate(batch))
         return loss
 
     def evaluate(self, batch: Tensor) -> float:
