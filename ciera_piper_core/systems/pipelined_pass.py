@@ -15,7 +15,7 @@ from ciera_piper_core.training.build import DTYPES
 from ciera_piper_core.training.health import Found, NonFiniteError, first_non_finite
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -87,8 +87,11 @@ class PipelinedPass:
         """The mean loss without learning (collective over all ranks)."""
         return self._mean(self.executor.evaluate(*self._share(batch)))
 
-    def require_finite(self, loss: float, step: int, batch: Tensor) -> None:
+    def require_finite(self, loss: float, step: int, run: Callable[[], object]) -> None:
         """Return if the loss is finite, else find the first stage and layer that are not (collective).
+
+        Args:
+            run: the forward pass once more, as the system makes it: with all that it gathers first.
 
         Raises:
             NonFiniteError: the same on all ranks.
@@ -98,7 +101,7 @@ class PipelinedPass:
         # Weights first, on all ranks: one that stopped there would leave the others waiting in the pass.
         found = self._first(first_non_finite(self._model))
         if found.what == "value":
-            found = self._first(first_non_finite(self._model, lambda: self.evaluate(batch)))
+            found = self._first(first_non_finite(self._model, run))
         raise NonFiniteError(step, found.where, found.what)
 
     def _first(self, found: Found) -> Found:

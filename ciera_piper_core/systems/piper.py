@@ -99,7 +99,7 @@ class PiperSystem(ReplicatedSystem):
         loss = self.passes.step(batch, self.scaler.scale)
         self.take_gradients()
         if not self.scaler.dynamic:
-            self.passes.require_finite(loss, self.steps, batch)
+            self.passes.require_finite(loss, self.steps, lambda: self.evaluate(batch))
         return loss
 
     def evaluate(self, batch: Tensor) -> float:

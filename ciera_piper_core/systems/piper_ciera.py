@@ -107,7 +107,7 @@ class PiperCieraSystem(PiperSystem):
         loss = self.passes.step(batch, self.scaler.scale)
         self.masters.collect_gradients()
         if not self.scaler.dynamic:
-            self.passes.require_finite(loss, self.steps, batch)
+            self.passes.require_finite(loss, self.steps, lambda: self.evaluate(batch))
         self._steps_here += 1
         return loss
 

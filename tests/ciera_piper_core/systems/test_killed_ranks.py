@@ -142,6 +142,7 @@ def survives(label: str, phases: tuple[str, ...], tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.timeout(300)
 def test_a_rank_killed_on_the_way(tmp_path: Path) -> None:
     """One phase of a few systems, which end in different ways: by a thread of their own, a pipeline, an exchange."""
     for label, phase in (("ciera", "reduce"), ("tutel:ep=4", "dispatch"), ("piper:pp=2:ep=2", "backward")):
