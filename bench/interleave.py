@@ -38,7 +38,7 @@ MOST_QUARTETS = 96
 CONFIRMATION = "confirmation"
 SEARCH_SHARES = (0.6, 0.8)
 """Of the budget, for the search; the rest is for confirming what it suspects. The second if it suspects nothing."""
-HOPELESS = ("direction_unknown", "direction_changed", "zero_baseline", "zero_candidate")
+HOPELESS = ("direction_unknown", "direction_changed", "zero_baseline", "zero_candidate", "below_zero")
 """Reasons that no further measurement takes away."""
 HERE = "this machine"
 """Both sides' machine: they ran by turns on this one, whatever their own fingerprints say of their software."""

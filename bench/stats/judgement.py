@@ -3,7 +3,7 @@
 The decision tree, from the top; the first that holds is the verdict:
 
 1. No samples, a number that is not finite, units that differ: ``failed``. A baseline of zero, and a time of
-   zero: ``inconclusive``.
+   zero or less: ``inconclusive``.
 2. Both sides are the same number throughout: ``pass``.
 3. The effect is beyond the threshold and significant after correction for all cases: ``regressed`` or
    ``improved``; ``inconclusive`` where nobody said which direction is the better one.
@@ -49,6 +49,7 @@ ReasonCode = Literal[
     "direction_unknown",
     "zero_baseline",
     "zero_candidate",
+    "below_zero",
     "no_samples",
     "not_finite",
     "units_differ",
@@ -68,7 +69,7 @@ POWER_DEVIATE = 1.2816
 """Normal deviate of the power of 0.9 that minimum detectable effects are stated for."""
 INTERVAL_DEVIATE = 1.96
 """Of ``bench.stats.pairs.CONFIDENCE``."""
-NOT_SETTLED = ("direction_unknown", "zero_candidate")
+NOT_SETTLED = ("direction_unknown", "zero_candidate", "below_zero")
 """Reasons that no further sample takes away."""
 NEVER_ZERO = ("s", "ms", "us", "µs", "ns")
 """Units of what takes some time, however little: a zero is a clock too coarse, or nothing that was done."""
@@ -348,6 +349,8 @@ def _decide(judgement: Judgement, pair: Pair, comparison: Comparison) -> tuple[V
         return "pass", "identical", "all samples of both sides are the same number"
     if comparison.candidate_median == 0 and pair.candidate.unit in NEVER_ZERO:
         return "inconclusive", "zero_candidate", "the candidate took no time at all: that is no measurement"
+    if min(comparison.baseline_median, comparison.candidate_median) < 0 and pair.candidate.unit in NEVER_ZERO:
+        return "inconclusive", "below_zero", "a time below zero is no measurement: did a clock jump back?"
     known = criteria.better != "unknown"
     beyond = abs(effect) > threshold
     if beyond and judgement.adjusted_p_value <= criteria.level:

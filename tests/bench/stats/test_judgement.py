@@ -328,6 +328,15 @@ def test_a_time_of_zero_is_no_improvement() -> None:
     assert (found.verdict, found.reason_code, found.samples_to_settle) == ("inconclusive", "zero_candidate", None)
 
 
+@pytest.mark.parametrize("sides", [(100.0, -120.0), (-100.0, -120.0), (-100.0, 100.0)])
+def test_a_time_below_zero_is_no_improvement(sides: tuple[float, float]) -> None:
+    one, other = (
+        Samples(level * (1 + 0.01 * np.random.default_rng(0).standard_normal(20)), (), "us") for level in sides
+    )
+    (found,) = judge([Pair("a", one, other)], Criteria())
+    assert (found.verdict, found.reason_code, found.samples_to_settle) == ("inconclusive", "below_zero", None)
+
+
 def test_a_count_or_a_rate_may_be_zero() -> None:
     sides = Samples(noisy(20), (), "GB/s"), Samples(np.zeros(20), (), "GB/s")
     (found,) = judge([Pair("case", *sides)], Criteria(better="higher"))
