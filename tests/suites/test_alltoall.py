@@ -188,6 +188,7 @@ def test_every_algorithm_passes_its_oracle_over_two_nodes(
 ) -> None:
     monkeypatch.setattr(calibration, "SIZES", (1024,))
     monkeypatch.setattr(calibration, "ROUNDS", 1)
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", 1)
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"counts": [5, 0, 1, 9]}\n{"counts": [0, 0, 1, 0]}\n')
     traffics = ("uniform", "zipf", "idle_rank", "rotating_hot_rank", f"replay:{trace}")

@@ -187,6 +187,7 @@ def test_when_traffic_grows_the_choice_follows_at_the_next_gathering(
 def test_without_a_profile_it_measures_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "SIZES", (1024, 8192))
     monkeypatch.setattr(calibration, "ROUNDS", 2)
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", 2)
 
     def body(context: Context) -> tuple[list[tuple[str, str, list[float]]], bool]:
         first = AutoAllToAll(group_of(context), even_placement(4, 2))
