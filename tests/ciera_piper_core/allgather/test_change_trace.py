@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from ciera_piper_core.allgather.change_trace import (
     trace_of,
 )
 from ciera_piper_core.allgather.plan import GatherPlan
-from ciera_piper_core.allgather.statistics import GatherSample, Kind, SegmentSample
+from ciera_piper_core.allgather.statistics import CodedSegments, GatherSample, Kind
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
@@ -205,11 +206,10 @@ def plan(*names_of: str, selected: tuple[str, ...] | None = None) -> GatherPlan:
 
 
 def sample(kind: Kind, **counts: tuple[int, int]) -> GatherSample:
-    segments = tuple(
-        SegmentSample(name, "delta", 2, changed, changed * 512, coded, coded + 1000, 2000)
-        for name, (changed, coded) in counts.items()
-    )
-    return GatherSample(1, kind, False, 0, 0, 0, 0, 0, segments)
+    each = np.ones(len(counts), dtype=np.int64)
+    coded = CodedSegments(tuple(counts), 2 * each, 2000 * each, 1000 * each)
+    found = np.array([(1, changed, changed * 512, size) for changed, size in counts.values()])
+    return GatherSample(1, kind, False, 0, 0, 0, 0, 0, ((coded, found),) if counts else ())
 
 
 def test_a_recorder_keeps_coded_gathers_in_order() -> None:
