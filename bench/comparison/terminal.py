@@ -15,6 +15,7 @@ from bench.comparison.view import (
     cell,
     contract_lines,
     duration,
+    duration_range,
     headline,
     interval_text,
     matrix_values,
@@ -82,14 +83,15 @@ def _sides(outcome: Outcome, view: View) -> Table:
     over = f"over {visible(outcome.reference.label)}"
     predicted = ["predicted", "off by"] if outcome.request.profile else []
     headings = ["iteration", "5 to 95 %", *predicted, over, "95 % interval", *(column.heading for column in columns)]
-    table = _table(view.side, [*headings, *(f"{name} off by" for name in differences)])
+    # The other headings and the interval may take two lines; these would lose letters or read badly.
+    table = _table(view.side, [*headings, *(f"{name} off by" for name in differences)], whole=("iteration", "5 to 95 %"))
     for record in outcome.timed:
         spread, speedup = times(outcome, record), outcome.speedup(record)
         status = record.ending.status if record.ending else "interrupted"
         table.add_row(
             Text(visible(record.label), style="bold" if record is outcome.reference else ""),
             duration(spread[1]) if spread else Text(status, style=STYLES.get(status, "yellow")),
-            f"{duration(spread[0])} to {duration(spread[2])}" if spread else NONE,
+            duration_range(spread[0], spread[2]) if spread else NONE,
             *(prediction_texts(outcome, record) if predicted else ()),
             f"{speedup.value:.2f} x" if speedup else NONE,
             interval_text(speedup) if speedup else NONE,
@@ -121,12 +123,13 @@ def _parts(title: str, names: Sequence[str], sizes: Mapping[str, Mapping[str, fl
     return [Text(title, style="bold"), table]
 
 
-def _table(first: str, headings: Sequence[str]) -> Table:
+def _table(first: str, headings: Sequence[str], whole: Sequence[str] = ()) -> Table:
+    """An empty table; columns headed as in ``whole`` are the last to be narrowed."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column(first, no_wrap=True)
     for heading in headings:
         # Text: a name of a file in it may look like rich's markup.
-        table.add_column(Text(heading), justify="right")
+        table.add_column(Text(heading), justify="right", no_wrap=heading in whole)
     return table
 
 

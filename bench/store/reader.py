@@ -141,8 +141,11 @@ class Store:
         def run(con: duckdb.DuckDBPyConnection, catalog: Catalog) -> pd.DataFrame:
             try:
                 return con.execute(sql, parameters).df()
-            except duckdb.IOException:
-                raise  # of a file, not of the statement
+            except duckdb.IOException as error:
+                # Of one of the store's files, or of what the statement itself wants to read, write or load.
+                if any(str(file) in str(error) for file in catalog.files):
+                    raise
+                raise UsageError(f"the query failed: {_without_position(error)}") from error
             except duckdb.Error as error:
                 raise UsageError(f"the query failed: {_without_position(error)}") from error
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ciera_piper_core.completion import complete_platform
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -43,7 +45,11 @@ def simulate() -> None:
 def alltoall(
     platform: Annotated[
         str,
-        typer.Option("--platform", help="Built-in name (frontier, ...), machine file (.toml), or measured profile."),
+        typer.Option(
+            "--platform",
+            help="Built-in name (frontier, ...), machine file (.toml), or measured profile.",
+            autocompletion=complete_platform,
+        ),
     ] = "frontier",
     gpus: Annotated[str, typer.Option("--gpus", metavar="N|N:M", help="GPUs; a range doubles, commas list.")] = GPUS,
     sizes: Annotated[

@@ -88,9 +88,9 @@ def test_wrong_requests_are_refused_by_name(changes: dict[str, Any], words: str)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("precision=fp8", "value for precision"),
+        ("precision=fp8", "unknown value 'fp8' of precision"),
         ("precision", "PARAM=VALUE"),
-        ("hidden=3", "parameter of suite"),
+        ("hidden=3", "unknown parameter 'hidden' of suite 'end_to_end'"),
         ("precision=fp32,bf16", "one value, not 2"),
         ("model=mixtrel-8x7b", "unknown model 'mixtrel-8x7b'; did you mean mixtral-8x7b"),
         ("corpus=/nowhere/at/all", "corpus: there is no /nowhere/at/all"),
