@@ -43,9 +43,7 @@ def compare(
     ] = "",
     model: Annotated[
         str,
-        typer.Option(
-            "--model", help="Name of the catalogue, or path of a config.json.", autocompletion=complete_model
-        ),
+        typer.Option("--model", help="Name of the catalogue, or path of a config.json.", autocompletion=complete_model),
     ] = "mixtral-8x7b",
     scale: Annotated[str, typer.Option("--scale", help="How much smaller: tiny, small, medium or full.")] = "tiny",
     ranks: Annotated[

@@ -213,7 +213,7 @@ def _wrong(case: CaseResult) -> Text:
 
 
 def _fitting(columns: list[_Column], width: int) -> tuple[list[_Column], list[str]]:
-    """The columns that fit the width, and the titles of those left out; long titles take two lines before one has to go."""
+    """The columns that fit the width, titles folded before a column has to go, and the titles of those left out."""
     left_out: list[str] = []
     if _total_width(columns) > width:
         columns = [replace(column, title=_folded(column.title)) if column.metric else column for column in columns]

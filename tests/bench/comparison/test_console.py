@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-
-import pytest
+from typing import TYPE_CHECKING
 
 from bench.comparison.console import ConsoleWatcher
 from bench.comparison.turns import RUNS, STARTS
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def tell(watcher: ConsoleWatcher) -> None:

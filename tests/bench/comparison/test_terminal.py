@@ -58,15 +58,16 @@ def test_eighty_columns_cut_no_word() -> None:
     for record in found.records[2:]:
         record.turns.clear()
     found.interrupted = True
-    text = shown(found, width=80)
-    assert "5 to 95 %" in text
-    assert "interrupted" in text
-    assert "\N{HORIZONTAL ELLIPSIS}" not in text
-    assert max(len(line) for line in text.splitlines()) <= 80
+    ended = outcome({"fsdp": 0.31234, "ciera": 0.2, "piper:pp=2": 0.1}, endings={"piper:pp=2": GONE})
+    for text, word in ((shown(found, width=80), "interrupted"), (shown(ended, width=80), "failed")):
+        assert "5 to 95 %" in text
+        assert word in text
+        assert "\N{HORIZONTAL ELLIPSIS}" not in text
+        assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_a_range_names_its_unit_once() -> None:
-    assert duration_range(0.0312, 0.048) == "31.2 to 48.0 ms"
+    assert duration_range(0.0312, 0.0485) == "31.2 to 48.5 ms"
     assert duration_range(0.9, 1.2) == "900 ms to 1.20 s"
 
 
