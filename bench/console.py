@@ -1,4 +1,4 @@
-"""What the user sees while a run goes on: a progress bar on a terminal, rows for programs, nothing else."""
+"""What the user sees while a run goes on: a bar on a terminal, else a line now and then; rows for programs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from collections import defaultdict
 from typing import IO, TYPE_CHECKING
 
+from bench.progress_lines import ProgressLines
+from bench.report.formatting import counted
 from bench.session import Listener
 from bench.status_bar import StatusBar
 
@@ -30,11 +32,15 @@ class ConsoleListener(Listener):
         self._rows_to = rows_to
         self._bar = StatusBar()
         self._estimate = TimeLeft()
+        self._lines = ProgressLines(self._bar.say)
+        self._done = self._total = 0
 
     def started(self, run_id: str, jobs: Sequence[Job], resumed: int) -> None:
         self._estimate = TimeLeft()
         for job in jobs:
             self._estimate.expect(job.suite_name)
+        self._done, self._total = 0, len(jobs)
+        self._lines = ProgressLines(self._bar.say)
         again = f", {resumed} measured before" if resumed else ""
         self._bar.say(f"run {run_id}: {len(jobs)} case(s){again}")
         if sys.stderr.isatty():
@@ -58,6 +64,10 @@ class ConsoleListener(Listener):
         if bad:
             self._bar.say(f"{bad.status}: {job.suite_name} {describe(job)}: {bad.reason}")
         self._bar.advance()
+        self._done += 1
+        if not self._bar.shown and self._done < self._total:
+            left = format_duration(self._estimate.seconds)
+            self._lines.tell(f"{self._done} of {counted(self._total, 'case')} done, about {left} left")
 
     def note(self, text: str) -> None:
         self._bar.say(text)

@@ -17,7 +17,7 @@ from bench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Unit = Literal["ns", "us", "s", "GB/s", "TFLOP/s", "1/s", "tokens/s", "ratio", "B", "count"]
+Unit = Literal["ns", "us", "s", "GB/s", "TFLOP/s", "1/s", "tokens/s", "ratio", "nats", "B", "count"]
 """The closed set of units; a metric in anything else is a programming error."""
 
 Better = Literal["lower", "higher", "unknown"]

@@ -32,10 +32,15 @@ class LaunchError(BenchError):
     """A group of ranks could not be started or kept alive."""
 
 
-def unknown_name(kind: str, name: str, known: list[str]) -> UsageError:
-    """The error for a name that is not one of ``known``; it lists the near ones first."""
+def unknown_name(kind: str, name: str, known: list[str], of: str = "") -> UsageError:
+    """The error for a name that is not one of ``known``; it lists the near ones first.
+
+    Args:
+        kind: what the name should be of, ``parameter``. of: whose, ``suite 'memory'``; may be empty.
+    """
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
-    return UsageError(f"unknown {kind} {name!r}; {hint}")
+    whose = f" of {of}" if of else ""
+    return UsageError(f"unknown {kind} {name!r}{whose}; {hint}")

@@ -100,7 +100,7 @@ class Axis:
     def require(self, value: Value) -> None:
         """Refuse a value that is not one of ``choices``, or below ``minimum``."""
         if self.choices and value not in self.choices:
-            raise unknown_name(f"value for {self.name}", str(value), [str(choice) for choice in self.choices])
+            raise unknown_name("value", str(value), [str(choice) for choice in self.choices], self.name)
         # Written so that NaN is refused too.
         if self.minimum is not None and isinstance(value, (int, float)) and not value >= self.minimum:
             raise UsageError(f"{self.name} needs at least {self.minimum}, not {value}")
@@ -423,7 +423,7 @@ class Suite(ABC):
         for axis in self.axes:
             if axis.name == name:
                 return axis
-        raise unknown_name(f"parameter of suite {self.name!r}", name, [axis.name for axis in self.axes])
+        raise unknown_name("parameter", name, [axis.name for axis in self.axes], f"suite {self.name!r}")
 
 
 class ComparableSuite(Suite):

@@ -253,17 +253,21 @@ def _open_rows(target: str) -> Iterator[IO[str]]:
 
 
 def _say_how_it_ended(outcome: Outcome, options: RunOptions) -> None:
+    from bench.asked_case import asked_case
+    from bench.report.cases import is_settled
+    from bench.report.formatting import counted
+
     cases: dict[tuple[str, str], str] = {}
     for row in outcome.rows:
-        key = (row.suite, row.case)
+        key = (row.suite, asked_case(row.suite, row.case))
         cases[key] = row.status if cases.get(key, "ok") == "ok" else cases[key]
     counts = {status: list(cases.values()).count(status) for status in dict.fromkeys(cases.values())}
     text = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"
-    from bench.report.cases import is_settled
 
-    unsettled = {(row.suite, row.case) for row in outcome.rows if not is_settled(row)}
+    unsettled = {(row.suite, asked_case(row.suite, row.case)) for row in outcome.rows if not is_settled(row)}
     if unsettled:
         text += f" ({len(unsettled)} did not settle: an idle machine or another --preset settles more)"
-    print(f"run {outcome.run_id}: {text}; stored in {options.store_path}", file=sys.stderr)
+    how_many = f"{counted(len(cases), 'case')}: {text}; {counted(len(outcome.rows), 'row')}"
+    print(f"run {outcome.run_id}: {how_many} stored in {options.store_path}", file=sys.stderr)
     if outcome.exit_code == EXIT_NOT_MEASURED and outcome.cases_left:
         print(f"{outcome.cases_left} case(s) left; go on with --resume {outcome.run_id}", file=sys.stderr)

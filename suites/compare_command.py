@@ -17,6 +17,7 @@ import typer
 
 from bench.errors import BenchError, UsageError
 from bench.store_commands import StoreOption, default_store_path
+from ciera_piper_core.completion import complete_model, complete_systems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,11 +34,17 @@ FEWEST_WARM_UPS = 4
 
 def compare(
     systems: Annotated[
-        str, typer.Option("--systems", help="Comma separated, each with its options: fsdp,ciera,piper:pp=2:ep=2.")
+        str,
+        typer.Option(
+            "--systems",
+            help="Comma separated, each with its options: fsdp,ciera,piper:pp=2:ep=2.",
+            autocompletion=complete_systems,
+        ),
     ] = "",
-    model: Annotated[str, typer.Option("--model", help="Name of the catalogue, or path of a config.json.")] = (
-        "mixtral-8x7b"
-    ),
+    model: Annotated[
+        str,
+        typer.Option("--model", help="Name of the catalogue, or path of a config.json.", autocompletion=complete_model),
+    ] = "mixtral-8x7b",
     scale: Annotated[str, typer.Option("--scale", help="How much smaller: tiny, small, medium or full.")] = "tiny",
     ranks: Annotated[
         int, typer.Option("--ranks", help="Ranks of each system; with --lab its shape says it.", show_default="2")

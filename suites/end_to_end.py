@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOSS = define(
     Definition(
         "loss/cross-entropy-v1",
-        "ratio",
+        "nats",
         "lower",
         "Mean cross-entropy of a step's tokens over the whole batch, in nats, without auxiliary losses; samples are "
         "those of all steps in order, untimed ones too.",
@@ -29,7 +29,7 @@ LOSS = define(
 VALIDATION_LOSS = define(
     Definition(
         "loss/validation-cross-entropy-v1",
-        "ratio",
+        "nats",
         "lower",
         "Mean cross-entropy of two batches of the corpus's validation part after all timed steps, in nats.",
     )

@@ -53,7 +53,7 @@ UNSERVED = define(
 LOSS = define(
     Definition(
         "loss/nats-v1",
-        "ratio",
+        "nats",
         "lower",
         "Mean cross-entropy in nats a token of the phase's steps (phase validation: of validation text, at the end).",
     )

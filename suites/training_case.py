@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -96,19 +97,23 @@ def batch_of(case: Case) -> int:
 
 
 def require_system(text: str) -> str:
-    """The name in ``name:option=value``, without loading it.
+    """The name in ``name:option=value``; the system is loaded only if there are options to be checked.
 
     Raises:
-        UsageError: no such system, or the options are not written so.
+        UsageError: no such system, options that are not written so, that it has not, or of another type.
     """
-    from ciera_piper_core.systems.system import parse_system
+    from ciera_piper_core.systems.system import parse_options, parse_system
 
     try:
-        name, _ = parse_system(text)
+        name, texts = parse_system(text)
+        if name not in system_names():
+            raise unknown_name("system", name, list(system_names()))
+        # What cannot be loaded here, for want of an extra, tells so in its row.
+        with suppress(ImportError):
+            if texts:
+                parse_options(load_system(name), texts)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if name not in system_names():
-        raise unknown_name("system", name, list(system_names()))
     return name
 
 

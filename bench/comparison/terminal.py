@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from bench.comparison.view import (
     cell,
     contract_lines,
     duration,
+    duration_range,
     headline,
     interval_text,
     matrix_values,
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO
 
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
 
     from bench.comparison.outcome import Outcome
     from bench.comparison.processes import Record
     from bench.comparison.view import Matrix, View
 
+WIDEST = 10_000
+"""Columns of characters that no table needs."""
 STYLES = {"skipped": "dim", "invalid": "bold red", "failed": "bold red", "timeout": "bold red"}
 
 
@@ -48,7 +52,7 @@ def print_outcome(outcome: Outcome, view: View, file: IO[str] | None = None) -> 
 
 def render(outcome: Outcome, view: View) -> RenderableType:
     """The comparison as a rich renderable."""
-    parts: list[RenderableType] = [_sides(outcome, view), *_further(outcome, view)]
+    parts: list[RenderableType] = [_Sides(outcome, view), *_further(outcome, view)]
     parts += _parts(view.parts, *parts_of(outcome, view.residual))
     parts += _parts("What a predicted iteration is made of", *predicted_parts(outcome))
     for matrix in view.matrices:
@@ -76,27 +80,52 @@ def difference_text(outcome: Outcome, record: Record, name: str) -> str:
     return "0" if difference.relative == 0 else f"{difference.relative:.1e}"
 
 
-def _sides(outcome: Outcome, view: View) -> Table:
-    columns = shown(outcome, view.columns)
-    differences = [name for name in view.curves if any(name in record.series for record in outcome.records)]
-    over = f"over {visible(outcome.reference.label)}"
-    predicted = ["predicted", "off by"] if outcome.request.profile else []
-    headings = ["iteration", "5 to 95 %", *predicted, over, "95 % interval", *(column.heading for column in columns)]
-    table = _table(view.side, [*headings, *(f"{name} off by" for name in differences)])
-    for record in outcome.timed:
+class _Sides:
+    """A line a side: times and speedup, then metrics and series, in a table of their own where the width is small."""
+
+    def __init__(self, outcome: Outcome, view: View) -> None:
+        self._outcome = outcome
+        self._view = view
+        self._columns = shown(outcome, view.columns)
+        self._differences = [name for name in view.curves if any(name in record.series for record in outcome.records)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = self._table(times_too=True, others_too=True)
+        if Measurement.get(console, options.update(max_width=WIDEST), whole).maximum <= options.max_width:
+            yield whole
+            return
+        yield self._table(times_too=True, others_too=False)
+        if self._columns or self._differences:
+            yield self._table(times_too=False, others_too=True)
+
+    def _table(self, times_too: bool, others_too: bool) -> Table:
+        outcome = self._outcome
+        over = f"over {visible(outcome.reference.label)}"
+        predicted = ["predicted", "off by"] if outcome.request.profile else []
+        headings = ["iteration", "5 to 95 %", *predicted, over, "95 % interval"] if times_too else []
+        if others_too:
+            headings += [column.heading for column in self._columns]
+            headings += [f"{name} off by" for name in self._differences]
+        table = _table(self._view.side, headings)
+        for record in outcome.timed:
+            cells = self._times(record) if times_too else []
+            if others_too:
+                cells += [cell(outcome, record, column) for column in self._columns]
+                cells += [difference_text(outcome, record, name) for name in self._differences]
+            table.add_row(Text(visible(record.label), style="bold" if record is outcome.reference else ""), *cells)
+        return table
+
+    def _times(self, record: Record) -> list[str | Text]:
+        outcome = self._outcome
         spread, speedup = times(outcome, record), outcome.speedup(record)
         status = record.ending.status if record.ending else "interrupted"
-        table.add_row(
-            Text(visible(record.label), style="bold" if record is outcome.reference else ""),
+        return [
             duration(spread[1]) if spread else Text(status, style=STYLES.get(status, "yellow")),
-            f"{duration(spread[0])} to {duration(spread[2])}" if spread else NONE,
-            *(prediction_texts(outcome, record) if predicted else ()),
+            duration_range(spread[0], spread[2]) if spread else NONE,
+            *(prediction_texts(outcome, record) if outcome.request.profile else ()),
             f"{speedup.value:.2f} x" if speedup else NONE,
             interval_text(speedup) if speedup else NONE,
-            *(cell(outcome, record, column) for column in columns),
-            *(difference_text(outcome, record, name) for name in differences),
-        )
-    return table
+        ]
 
 
 def _further(outcome: Outcome, view: View) -> list[Table]:

@@ -12,18 +12,28 @@ from bench.comparison.contract import broken_agreement, broken_condition
 from bench.comparison.request import SETTLING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bench.comparison.processes import Record, SideProcesses
     from bench.comparison.request import ComparisonRequest
     from bench.suite import ComparableSuite, Value
 
 
+STARTS, IS_PREDICTED, WARMS_UP, RUNS, IS_LOOKED_INTO = (
+    "starts",
+    "is predicted",
+    "warms up",
+    "runs",
+    "is looked into",
+)
+"""What a side may be about to do."""
+
+
 class Watcher:
     """Told what happens; the command line shows it. Every method does nothing here."""
 
-    def started(self, run_id: str, sides: Sequence[str], stages: int) -> None:
-        """The run's file is open, and so many parts of the work are to come (``stage`` tells of each)."""
+    def started(self, run_id: str, sides: Sequence[str], stages: Mapping[str, int]) -> None:
+        """The run's file is open; of each kind of part, as ``stage`` tells it, so many are to come."""
 
     def stage(self, label: str, what: str) -> None:
         """A side is about to do something."""
@@ -55,11 +65,16 @@ class Turns:
         self._warmup = request.warmup
 
     @staticmethod
-    def stages(request: ComparisonRequest) -> int:
-        """How often ``Watcher.stage`` is called if all goes well."""
-        timed = sum(side.timed for side in request.sides)
-        predicted = timed if request.profile else 0
-        return 3 * len(request.sides) + timed * len(request.steps_of_turns) + len(request.sides) - timed + predicted
+    def stages(request: ComparisonRequest) -> dict[str, int]:
+        """How often ``Watcher.stage`` is called for each kind of part if all goes well."""
+        sides, timed = len(request.sides), sum(side.timed for side in request.sides)
+        return {
+            STARTS: sides,
+            IS_PREDICTED: timed if request.profile else 0,
+            WARMS_UP: sides,
+            RUNS: timed * len(request.steps_of_turns) + sides - timed,
+            IS_LOOKED_INTO: sides,
+        }
 
     def run(self) -> None:
         """Measure; what becomes of each side is in its record."""
@@ -126,7 +141,7 @@ class Turns:
         )
 
     def _open(self, side: SideProcesses) -> None:
-        self._watcher.stage(side.record.label, "starts")
+        self._watcher.stage(side.record.label, STARTS)
         self._given = {**side.open(self._given), **self._given}
         record = side.record
         if self._request.apart and record.ending is None and record.settled_after > self._warmup:
@@ -136,25 +151,25 @@ class Turns:
                 f" {record.settled_after}",
             )
         if self._request.profile and record.side.timed and side.alive:
-            self._watcher.stage(record.label, "is predicted")
+            self._watcher.stage(record.label, IS_PREDICTED)
             side.predict(self._request.profile)
         self._tell(record)
 
     def _warm_up(self, side: SideProcesses) -> None:
         if side.alive:
-            self._watcher.stage(side.record.label, "warms up")
+            self._watcher.stage(side.record.label, WARMS_UP)
             side.turn(self._warmup, 0)
             self._tell(side.record)
 
     def _turn(self, side: SideProcesses, untimed: int, timed: int) -> None:
         if side.alive:
-            self._watcher.stage(side.record.label, "runs")
+            self._watcher.stage(side.record.label, RUNS)
             side.turn(untimed, timed)
             self._tell(side.record)
 
     def _inspect(self, side: SideProcesses) -> None:
         if side.alive:
-            self._watcher.stage(side.record.label, "is looked into")
+            self._watcher.stage(side.record.label, IS_LOOKED_INTO)
             side.inspect()
             self._tell(side.record)
 

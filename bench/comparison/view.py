@@ -119,6 +119,13 @@ def duration(seconds: float) -> str:
     return f"{number(seconds * 1e3)} ms" if seconds >= 1e-3 else f"{number(seconds * 1e6)} µs"
 
 
+def duration_range(low: float, high: float) -> str:
+    """Two durations, s, with the unit once where both have the same: ``31.2 to 48.0 ms``."""
+    first, second = duration(low), duration(high)
+    value, unit = first.rsplit(" ", 1)
+    return f"{value if second.endswith(f' {unit}') else first} to {second}"
+
+
 def times(outcome: Outcome, record: Record) -> tuple[float, float, float] | None:
     """The 5th percentile, the median and the 95th percentile of a side's iterations, s; None without any."""
     if record.ending:

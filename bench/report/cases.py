@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bench.asked_case import asked_case
 from bench.measure.sampling import StopReason
 from bench.store.row import STATUSES
 
@@ -168,8 +170,21 @@ def value_order(value: Value | None) -> tuple[int, float, str]:
 
 
 def count_by_status(cases: Iterable[CaseResult]) -> dict[Status, int]:
-    """Number of cases of each status, all statuses present."""
+    """Number of cases of each status, as they were asked for, all statuses present."""
     counts: dict[Status, int] = dict.fromkeys(STATUSES, 0)
-    for case in cases:
-        counts[case.status] += 1
+    for parts in as_asked(cases):
+        counts[min((part.status for part in parts), key=SEVERITY.index)] += 1
     return counts
+
+
+def as_asked(cases: Iterable[CaseResult]) -> list[list[CaseResult]]:
+    """The cases that were asked for, each as the records that the parameters of its metrics make of it."""
+    found: dict[tuple[object, ...], list[CaseResult]] = {}
+    times: Counter[tuple[object, ...]] = Counter()
+    for case in cases:
+        whose = (case.run_id, case.suite, case.method_version)
+        # What was measured again in the same run is another one.
+        times[(*whose, case.case)] += 1
+        key = (*whose, asked_case(case.suite, case.case), times[(*whose, case.case)])
+        found.setdefault(key, []).append(case)
+    return list(found.values())

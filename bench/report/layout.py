@@ -49,7 +49,7 @@ class Rule:
 
 RULES: dict[str, Rule] = {
     "collectives": Rule("bytes", ("op",), ("algorithm", "ranks", "dtype"), metrics=("busbw", "latency")),
-    "alltoall": Rule("bytes", (), ("algorithm", "traffic", "ranks"), metrics=("busbw", "latency")),
+    "alltoall": Rule("bytes", (), ("algorithm", "traffic", "ranks"), metrics=("busbw", "speedup_over_flat", "latency")),
     "allgather_latency": Rule("bytes", (), ("algorithm", "ranks"), metrics=("latency",)),
     "attention": Rule(
         "sequence", ("direction", "dtype"), ("model", "heads"), heat_x="sequence", heat_y=("model", "heads")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -104,6 +104,7 @@ class _Column:
     """A column before it is known whether it fits.
 
     Attributes:
+        title: may have lines.
         keep: columns are left out from the lowest up; infinite stays.
         cells: a text for each measured case.
         metric: it holds values of a metric.
@@ -117,7 +118,7 @@ class _Column:
 
     @property
     def width(self) -> int:
-        return max(len(self.title), *(cell.cell_len for cell in self.cells))
+        return max(*map(len, self.title.split("\n")), *(cell.cell_len for cell in self.cells))
 
 
 def _suite(suite: SuiteResults, width: int, sign: str) -> Iterator[RenderableType]:
@@ -212,15 +213,26 @@ def _wrong(case: CaseResult) -> Text:
 
 
 def _fitting(columns: list[_Column], width: int) -> tuple[list[_Column], list[str]]:
-    """The columns that fit the width, and the titles of those left out."""
+    """The columns that fit the width, titles folded before a column has to go, and the titles of those left out."""
     left_out: list[str] = []
+    if _total_width(columns) > width:
+        columns = [replace(column, title=_folded(column.title)) if column.metric else column for column in columns]
     while _total_width(columns) > width:
         least = min(columns, key=lambda column: column.keep)
         if least.keep == float("inf"):
             break  # rich shortens what is left.
         columns.remove(least)
-        left_out.append(least.title)
+        left_out.append(least.title.replace("\n", ""))
     return columns, left_out
+
+
+def _folded(title: str) -> str:
+    """In two lines, parted after the ``_`` that is nearest to the middle."""
+    places = [place + 1 for place, letter in enumerate(title) if letter == "_"]
+    if not places:
+        return title
+    middle = min(places, key=lambda place: abs(2 * place - len(title)))
+    return f"{title[:middle]}\n{title[middle:]}"
 
 
 def _has_value(columns: Iterable[_Column], place: int) -> bool:

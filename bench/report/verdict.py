@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from bench.report.cases import count_by_status
+from bench.asked_case import asked_case
+from bench.report.cases import as_asked, count_by_status
 from bench.report.formatting import counted
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Verdict:
     def of(cls, suites: Iterable[SuiteResults], runs: Iterable[RunRecord] = ()) -> Verdict:
         """The verdict of all rows of ``runs``, whose records tell how many cases were asked for."""
         cases = [case for suite in suites for case in suite.cases]
-        unsettled = sum(1 for case in cases if case.measured and not case.settled)
+        unsettled = sum(any(part.measured and not part.settled for part in parts) for parts in as_asked(cases))
         return cls(count_by_status(cases), unsettled, sum(missing_cases(cases, runs).values()))
 
     @property
@@ -91,5 +92,5 @@ def missing_cases(cases: Iterable[CaseResult], runs: Iterable[RunRecord]) -> dic
     """How many of the cases asked for have no row, by run id; none of a run that does not tell how many it had."""
     present: dict[str, set[tuple[str, str]]] = {}
     for case in cases:
-        present.setdefault(case.run_id, set()).add((case.suite, case.case))
+        present.setdefault(case.run_id, set()).add((case.suite, asked_case(case.suite, case.case)))
     return {run.run_id: max(0, run.cases - len(present.get(run.run_id, ()))) for run in runs}

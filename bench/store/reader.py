@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bench.asked_case import asked_case
 from bench.errors import UsageError
 from bench.store.catalog import Catalog, State, consistently
 from bench.store.columns import column_list, connect, fetch_rows
@@ -85,15 +87,15 @@ class Store:
         def summarize(con: duckdb.DuckDBPyConnection, catalog: Catalog) -> list[RunSummary]:
             found = con.execute("SELECT run_id, status, count(*) FROM rows GROUP BY ALL").fetchall()
             counts = {(run_id, status): count for run_id, status, count in found}
-            cases = dict(
-                con.execute('SELECT run_id, count(DISTINCT (suite, "case")) FROM rows GROUP BY run_id').fetchall()
-            )
+            of_rows = con.execute('SELECT DISTINCT run_id, suite, "case" FROM rows').fetchall()
+            asked = {(run_id, suite, asked_case(suite, case)) for run_id, suite, case in of_rows}
+            cases = Counter(run_id for run_id, _, _ in asked)
             return [
                 RunSummary(
                     catalog.record(run_id),
                     catalog.state(run_id),
                     {status: counts.get((run_id, status), 0) for status in STATUSES},
-                    cases.get(run_id, 0),
+                    cases[run_id],
                 )
                 for run_id in catalog.runs
             ]
@@ -141,8 +143,11 @@ class Store:
         def run(con: duckdb.DuckDBPyConnection, catalog: Catalog) -> pd.DataFrame:
             try:
                 return con.execute(sql, parameters).df()
-            except duckdb.IOException:
-                raise  # of a file, not of the statement
+            except duckdb.IOException as error:
+                # Of one of the store's files, or of what the statement itself wants to read, write or load.
+                if any(str(file) in str(error) for file in catalog.files):
+                    raise
+                raise UsageError(f"the query failed: {_without_position(error)}") from error
             except duckdb.Error as error:
                 raise UsageError(f"the query failed: {_without_position(error)}") from error
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ciera_piper_core.completion import complete_model, complete_platform
 from ciera_piper_core.models.wording import shorten
 
 if TYPE_CHECKING:
@@ -30,10 +31,20 @@ class PlanError(typer.BadParameter):
 
 def plan(
     model: Annotated[
-        str | None, typer.Option("--model", help="Name of the catalogue, or path of a Hugging Face config.json.")
+        str | None,
+        typer.Option(
+            "--model",
+            help="Name of the catalogue, or path of a Hugging Face config.json.",
+            autocompletion=complete_model,
+        ),
     ] = None,
     platform: Annotated[
-        str, typer.Option("--platform", help="Built-in name (frontier, ...), or profile of `bench characterize`.")
+        str,
+        typer.Option(
+            "--platform",
+            help="Built-in name (frontier, ...), or profile of `bench characterize`.",
+            autocompletion=complete_platform,
+        ),
     ] = "frontier",
     gpus: Annotated[
         str, typer.Option("--gpus", metavar="N|N:M", help="GPUs; a range finds the fewest that do.")

@@ -1,13 +1,14 @@
 /* Draws a plan's plots and sortable tables from the data in the page. */
 
-const GB = 1e9;
-const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+/* As the table and the text have it. */
+const GIB = 2 ** 30;
+const gib = (bytes) => `${(bytes / GIB).toFixed(2)} GiB`;
 
 const limit = (text) => ({
-  shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: data.memoryBytes / GB, y1: data.memoryBytes / GB, line: { color: style("--bad"), dash: "dash", width: 1.5 } }],
-  annotations: [{ xref: "paper", x: 1, y: data.memoryBytes / GB, xanchor: "right", yanchor: "bottom", showarrow: false, text, font: { color: style("--bad") } }],
+  shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: data.memoryBytes / GIB, y1: data.memoryBytes / GIB, line: { color: style("--bad"), dash: "dash", width: 1.5 } }],
+  annotations: [{ xref: "paper", x: 1, y: data.memoryBytes / GIB, xanchor: "right", yanchor: "bottom", showarrow: false, text, font: { color: style("--bad") } }],
 });
-const limitText = `memory of a GPU, ${(data.memoryBytes / GB).toFixed(2)} GB`;
+const limitText = `memory of a GPU, ${gib(data.memoryBytes)}`;
 
 addPlot("over-ep", data.overEp.some((series) => series.ep.length), () => {
   const traces = data.overEp.flatMap((series, place) => {
@@ -16,8 +17,8 @@ addPlot("over-ep", data.overEp.some((series) => series.ep.length), () => {
     const line = { color: HUES[place] };
     const hollow = series.oneHop.map((inside) => (inside ? "circle" : "circle-open"));
     return [
-      { ...common, y: series.peak.map((bytes) => bytes / GB), name: `${series.gpus} GPUs, all`, line, marker: { symbol: hollow, size: 9 } },
-      { ...common, y: series.state.map((bytes) => bytes / GB), name: `${series.gpus} GPUs, weights and optimizer`, line: { ...line, dash: "dot" }, marker: { symbol: hollow, size: 6 } },
+      { ...common, y: series.peak.map((bytes) => bytes / GIB), name: `${series.gpus} GPUs, all`, line, marker: { symbol: hollow, size: 9 } },
+      { ...common, y: series.state.map((bytes) => bytes / GIB), name: `${series.gpus} GPUs, weights and optimizer`, line: { ...line, dash: "dot" }, marker: { symbol: hollow, size: 6 } },
     ];
   });
   if (data.overEp.some((series) => series.oneHop.includes(false))) {
@@ -27,12 +28,12 @@ addPlot("over-ep", data.overEp.some((series) => series.ep.length), () => {
   const room = document.querySelector("#over-ep .plot").clientWidth - 100;
   // A label needs 40 pixels.
   const ticks = apart(eps, 40 * Math.log2(eps.at(-1) / eps[0]) / Math.max(room, 40));
-  const amounts = decades([data.memoryBytes / GB, ...data.overEp.flatMap((series) => [...series.peak, ...series.state]).map((bytes) => bytes / GB)]);
-  const shape = layout("expert parallelism (EP)", "memory a GPU, GB (1e9 bytes)", {
+  const amounts = decades([data.memoryBytes / GIB, ...data.overEp.flatMap((series) => [...series.peak, ...series.state]).map((bytes) => bytes / GIB)]);
+  const shape = layout("expert parallelism (EP)", "memory a GPU, GiB", {
     xaxis: { type: "log", tickvals: ticks, ticktext: ticks.map(String), tickangle: 0 },
     yaxis: { type: "log", tickvals: amounts, ticktext: amounts.map(String) },
   });
-  const bound = Math.log10(data.memoryBytes / GB);
+  const bound = Math.log10(data.memoryBytes / GIB);
   const marked = limit(limitText);
   marked.annotations[0].y = bound;
   return { traces, shape: { ...shape, ...marked } };
@@ -43,7 +44,7 @@ addPlot("front", data.scatter.mfu.length, () => {
   const trace = (front, name, marker, mode) => {
     const chosen = pick(front);
     return {
-      x: chosen.map((index) => data.scatter.memory[index] / GB), y: chosen.map((index) => 100 * data.scatter.mfu[index]),
+      x: chosen.map((index) => data.scatter.memory[index] / GIB), y: chosen.map((index) => 100 * data.scatter.mfu[index]),
       text: chosen.map((index) => `${data.scatter.number[index]}: ${percent(data.scatter.mfu[index])}, ${gib(data.scatter.memory[index])}<br>${plain(data.scatter.text[index])}`),
       hoverinfo: "text", mode, type: "scatter", name, marker,
     };
@@ -52,18 +53,18 @@ addPlot("front", data.scatter.mfu.length, () => {
     trace(false, "fits", { color: HUES[6], opacity: 0.45, size: 5 }, "markers"),
     trace(true, "Pareto front", { color: HUES[1], size: 9 }, "lines+markers"),
   ].filter((each) => each.x.length);
-  return { traces, shape: layout("peak of the fullest rank, GB (1e9 bytes)", "MFU, %") };
+  return { traces, shape: layout("peak of the fullest rank, GiB", "MFU, %") };
 });
 
 addPlot("ranks", data.ranks, () => {
   const count = data.ranks.layers.length;
   const ranks = Array.from({ length: count }, (_, rank) => rank);
   const traces = data.ranks.components.map(([name, amounts], place) => ({
-    type: "bar", name: plain(name), x: ranks, y: amounts.map((bytes) => bytes / GB), marker: { color: HUES[place % HUES.length] },
+    type: "bar", name: plain(name), x: ranks, y: amounts.map((bytes) => bytes / GIB), marker: { color: HUES[place % HUES.length] },
     text: amounts.map((bytes, rank) => plain(`rank ${rank}, ${name}: ${gib(bytes)}; ${data.ranks.layers[rank]} layers, ${data.ranks.inFlight[rank]} in flight`)),
     hoverinfo: "text", textposition: "none",
   }));
-  const shape = layout("pipeline rank", "memory, GB (1e9 bytes)", { barmode: "stack" });
+  const shape = layout("pipeline rank", "memory, GiB", { barmode: "stack" });
   return { traces, shape: { ...shape, ...limit(limitText) } };
 });
 

@@ -28,6 +28,12 @@ def load_platform(text: str, dtype: str | None = None) -> Platform:
     path = Path(text)
     if path.is_dir():
         path /= "profile.json"
+    if path.suffix == ".toml":
+        raise ValueError(
+            f"{text!r} is a machine file, which `bench simulate` takes: it describes nodes and network, and not what"
+            f" one GPU computes and holds; a plan takes a built-in platform ({', '.join(names())}) or a profile of"
+            " `bench characterize`"
+        )
     if path.exists():
         return profile.load(path, wanted)
     raise ValueError(

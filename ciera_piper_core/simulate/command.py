@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ciera_piper_core.completion import complete_platform
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -46,6 +48,7 @@ def alltoall(
         typer.Option(
             "--platform",
             help="Built-in name (frontier, ...), machine file (.toml), measured profile, or a lab's shape.",
+            autocompletion=complete_platform,
         ),
     ] = "frontier",
     gpus: Annotated[str, typer.Option("--gpus", metavar="N|N:M", help="GPUs; a range doubles, commas list.")] = GPUS,

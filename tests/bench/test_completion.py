@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         ("profile memory --preset st", ["standard"]),
         ("noise memory --preset f", ["full"]),
         ("db ver", ["verify"]),
+        ("plan --model olm", ["olmoe-1b-7b"]),
+        ("simulate alltoall --platform fron", ["frontier"]),
+        ("compare --systems fsd", ["fsdp"]),
         ("import osu --nothing", []),
     ],
 )

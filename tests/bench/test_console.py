@@ -53,6 +53,19 @@ def test_without_a_terminal_only_what_matters_is_said(capsys: pytest.CaptureFixt
     assert json.loads(rows_to.getvalue())["reason"] == "rank 1 hangs"
 
 
+def test_a_long_run_says_in_a_log_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    listener = ConsoleListener()
+    listener.started("r1", [job()] * 4, resumed=0)
+    for second in (6.0, 12.0, 18.0, 24.0):
+        now[0] = second
+        listener.case_ended(job(), [], 6.0)
+    assert capsys.readouterr().err.splitlines() == ["run r1: 4 case(s)", "2 of 4 cases done, about 12s left"]
+
+
 def test_on_a_terminal_a_bar_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -47,7 +47,7 @@ def test_a_lab_sets_the_world_of_multi_rank_suites_alone() -> None:
     [
         (Request((FAULTY,), overrides=("nmber=1",)), "unknown parameter.*'nmber'.*number"),
         (Request((FAULTY,), overrides=("number",)), "PARAMETER=VALUES"),
-        (Request((FAULTY,), overrides=("fault=explode",)), "unknown value for fault"),
+        (Request((FAULTY,), overrides=("fault=explode",)), "unknown value 'explode' of fault"),
         (Request((FAULTY,), overrides=("number=x",)), "not a number"),
         (Request((FAULTY,), select=("number=77",)), "no case is left"),
         (Request((SOLO,), ranks=(4,)), "--ranks is for multi-rank suites"),

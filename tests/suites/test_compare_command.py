@@ -73,6 +73,7 @@ def test_a_lab_gives_the_ranks() -> None:
         ({"systems": ""}, "--systems is needed"),
         ({"systems": "fsdp,fsdp"}, "fsdp is there twice"),
         ({"systems": "fdsp"}, "unknown system 'fdsp'"),
+        ({"systems": "fsdp,fsdp:x=1"}, "no option 'x'; it has: reshard"),
         ({"check_against": "plane"}, "unknown system 'plane'"),
         ({"reference": "xmoe"}, "unknown side 'xmoe'"),
         ({"ranks": 2, "lab": "nodes=2,ranks-per-node=1,rate=1gbit"}, "leave --ranks out"),
@@ -88,9 +89,9 @@ def test_wrong_requests_are_refused_by_name(changes: dict[str, Any], words: str)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("precision=fp8", "value for precision"),
+        ("precision=fp8", "unknown value 'fp8' of precision"),
         ("precision", "PARAM=VALUE"),
-        ("hidden=3", "parameter of suite"),
+        ("hidden=3", "unknown parameter 'hidden' of suite 'end_to_end'"),
         ("precision=fp32,bf16", "one value, not 2"),
         ("model=mixtrel-8x7b", "unknown model 'mixtrel-8x7b'; did you mean mixtral-8x7b"),
         ("corpus=/nowhere/at/all", "corpus: there is no /nowhere/at/all"),
@@ -165,7 +166,7 @@ def test_the_file_says_that_it_is_the_exception() -> None:
 @pytest.mark.slow
 def test_real_systems_are_compared_and_a_refused_one_is_its_row_alone(tmp_path: Path) -> None:
     page, rows_file = tmp_path / "page.html", tmp_path / "rows.jsonl"
-    systems = "fsdp,ciera-off,fsdp:speed=9"
+    systems = "fsdp,ciera-off,ted:tp=3"
     done = bench("compare", "--systems", systems, *SMALL, "--html", str(page), "--json", str(rows_file), cwd=tmp_path)
     assert done.returncode == 4, done.stderr
     rows = json_lines(rows_file.read_text())
@@ -177,8 +178,8 @@ def test_real_systems_are_compared_and_a_refused_one_is_its_row_alone(tmp_path: 
     assert {row["metric"] for row in by_system["ciera-off"]} >= METRICS
     difference = next(row for row in by_system["ciera-off"] if row["metric"] == "loss_difference")
     assert difference["value"] == 0.0
-    assert {row["status"] for row in by_system["fsdp:speed=9"]} == {"skipped"}
-    assert "no option 'speed'" in by_system["fsdp:speed=9"][0]["reason"]
+    assert {row["status"] for row in by_system["ted:tp=3"]} == {"skipped"}
+    assert "tp=3 does not divide 2 ranks" in by_system["ted:tp=3"][0]["reason"]
     assert "ciera-off" in page.read_text()
     assert "tokens/s" in done.stdout
 

@@ -10,6 +10,7 @@ from bench.errors import UsageError
 from bench.launch.site import local_site
 from bench.suite import Case
 from suites import training_case
+from suites.end_to_end import EndToEndSuite
 from suites.training_case import (
     AXES,
     DEFAULTS,
@@ -101,6 +102,25 @@ def test_a_missing_extra_is_a_reason_and_no_crash(monkeypatch: pytest.MonkeyPatc
 def test_systems_are_refused_before_they_are_loaded(text: str) -> None:
     with pytest.raises(UsageError):
         require_system(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("fsdp:x=1", "no option 'x'; it has: reshard"), ("piper:pp=x", "pp is a whole number, not 'x'")],
+)
+def test_options_are_refused_before_anything_starts(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        require_system(text)
+    with pytest.raises(UsageError, match=words):
+        list(EndToEndSuite().cases("quick", {"system": (text,)}))
+
+
+def test_options_of_what_is_not_installed_are_left_to_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError("deepspeed is missing")
+
+    monkeypatch.setattr(training_case, "load_system", missing)
+    assert require_system("fsdp:x=1") == "fsdp"
 
 
 @pytest.mark.parametrize(("one", "other"), [("ciera", "fsdp"), ("fsdp", "ciera-off"), ("ciera", "ciera-off:block=64")])

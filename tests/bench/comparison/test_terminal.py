@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bench.comparison.processes import Ending
 from bench.comparison.terminal import render
-from bench.comparison.view import headline, value_text
+from bench.comparison.view import duration_range, headline, value_text
 from bench.suite import Forecast
 from tests.bench.comparison.made_up import VIEW, outcome
 
@@ -51,6 +51,24 @@ def test_predictions_stand_beside_what_was_measured() -> None:
     ):
         assert words in text, words
     assert "predicted" not in shown(outcome({"a": 0.3, "b": 0.2}))
+
+
+def test_eighty_columns_cut_no_word() -> None:
+    found = outcome({"fsdp": 0.3, "ciera": 0.2, "piper:pp=2": 0.1})
+    for record in found.records[2:]:
+        record.turns.clear()
+    found.interrupted = True
+    ended = outcome({"fsdp": 0.31234, "ciera": 0.2, "piper:pp=2": 0.1}, endings={"piper:pp=2": GONE})
+    for text, word in ((shown(found, width=80), "interrupted"), (shown(ended, width=80), "failed")):
+        assert "5 to 95 %" in text
+        assert word in text
+        assert "\N{HORIZONTAL ELLIPSIS}" not in text
+        assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_a_range_names_its_unit_once() -> None:
+    assert duration_range(0.0312, 0.0485) == "31.2 to 48.5 ms"
+    assert duration_range(0.9, 1.2) == "900 ms to 1.20 s"
 
 
 def test_a_narrow_terminal_loses_no_side() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,10 +76,10 @@ class Heard(Watcher):
     def __init__(self) -> None:
         self.lost: list[tuple[str, str]] = []
         self.notes: list[str] = []
-        self.stages = 0
+        self.stages: Counter[str] = Counter()
 
     def stage(self, label: str, what: str) -> None:
-        self.stages += 1
+        self.stages[what] += 1
 
     def ended(self, label: str, status: str, reason: str) -> None:
         self.lost.append((label, status))
@@ -117,7 +118,7 @@ def test_sides_take_turns_there_and_back() -> None:
     assert all((untimed, timed) == (1, 2) for *_, untimed, timed in log[6:18])
     assert [what for _, what, *_ in log[18:]] == ["inspect"] * 3
     assert all(side.record.ending is None for side in sides.values())
-    assert heard.stages == Turns.stages(asked)
+    assert heard.stages == Counter(Turns.stages(asked))
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -129,7 +130,7 @@ def test_timed_sides_are_predicted_once_they_are_open(apart: bool) -> None:
     forecast = sides["b"].record.forecast
     assert forecast is not None
     assert forecast.profile == "mine"
-    assert heard.stages == Turns.stages(asked)
+    assert heard.stages == Counter(Turns.stages(asked))
 
 
 def test_one_after_the_other_every_side_does_all_before_the_next_starts() -> None:
@@ -138,7 +139,7 @@ def test_one_after_the_other_every_side_does_all_before_the_next_starts() -> Non
     assert "".join(dict.fromkeys(who for who, *_ in sides["a"].log)) == "abright"
     assert len({fake.done for fake in sides.values()}) == 1
     assert not any(fake.running for fake in sides.values())
-    assert heard.stages == Turns.stages(asked)
+    assert heard.stages == Counter(Turns.stages(asked))
 
 
 def test_all_sides_warm_up_as_long_as_the_slowest_needs() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from bench.definitions import ALGBW, LATENCY
+from bench.definitions import ALGBW, BUSBW, LATENCY, SPEEDUP
 from bench.report.terminal import LAUNCHER_RANKS, print_table, summary_table
 from tests.bench.report.sample_rows import LAB, RUN_ID, row, sample_rows, sample_runs
 
@@ -65,10 +65,33 @@ def test_lines_of_columns_that_had_to_go_go_with_them() -> None:
         for name in ("paper", "search")
         for when in ("before", "after")
     ]
-    wide, narrow = printed(rows, 200), printed(rows, 60)
+    wide, narrow = printed(rows, 200), printed(rows, 50)
     assert sum("search" in line for line in wide.splitlines()) == 3
     assert sum("search" in line for line in narrow.splitlines()) == 1
     assert "4 lines of these alone; COLUMNS=" in " ".join(narrow.split())
+
+
+def test_a_long_title_takes_two_lines_before_its_column_goes() -> None:
+    rows = [
+        row({"ranks": ranks, "kind": "x" * 20}, name, definition, suite="alltoall", value=2.0)
+        for ranks in (2, 4)
+        for name, definition in (("busbw", BUSBW), ("speedup_over_flat", SPEEDUP))
+    ]
+    text = printed(rows, 41)
+    assert "left out" not in text
+    assert any(line.split() == ["speedup_"] for line in text.splitlines())
+    assert "ranks busbw GB/s over_flat n wrong" in " ".join(text.split())
+
+
+def test_what_algorithms_are_compared_by_stays() -> None:
+    rows = [
+        row({"ranks": ranks, "traffic": "rotating_hot_rank"[ranks:]}, name, definition, suite="alltoall", value=2.0)
+        for ranks in (2, 4)
+        for name, definition in (("latency", LATENCY), ("busbw", BUSBW), ("speedup_over_flat", SPEEDUP))
+    ]
+    text = " ".join(printed(rows, 60).split())
+    assert "busbw GB/s over_flat" in text
+    assert "left out for the width: n, latency us;" in text
 
 
 def test_marks_are_explained_where_there_are_any() -> None:

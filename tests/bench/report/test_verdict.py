@@ -64,6 +64,17 @@ def test_cases_without_a_row_are_missing(rows: list[Row], asked: int, text: str,
     assert verdict.tone == tone
 
 
+def test_parts_of_a_case_are_one_case() -> None:
+    run = sample_runs()[0]
+    run.cases = 2
+    parts = [
+        row({"ranks": 2, "experts": when}, "load", LATENCY, suite="migration", value=1.0)
+        for when in ("before", "after")
+    ]
+    verdict = Verdict.of(gather(parts), [run])
+    assert verdict.text == "1 of 2 cases measured; interrupted or still running."
+
+
 def test_rows_of_one_run_do_not_stand_in_for_those_of_another() -> None:
     runs = sample_runs()
     runs[0].cases, runs[1].cases = 2, 1

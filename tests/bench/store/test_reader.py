@@ -189,6 +189,13 @@ def test_a_wrong_statement_is_a_usage_error_in_one_line(store: Path) -> None:
     assert "LINE" not in str(raised.value)
 
 
+@pytest.mark.parametrize("sql", ["install httpfs from '/nowhere'", "select * from '/nowhere.parquet'"])
+def test_what_a_query_cannot_reach_is_no_fault_of_the_store(store: Path, runs: Any, sql: str) -> None:
+    with pytest.raises(UsageError, match=r"the query failed: .*nowhere") as raised:
+        Store(store).query(sql)
+    assert str(store) not in str(raised.value)
+
+
 def test_a_query_leaves_nothing_for_the_next(store: Path, runs: Any) -> None:
     runs.write(store, n=4)
     reader = Store(store)

@@ -97,6 +97,8 @@ def test_another_dtype_has_its_own_peak() -> None:
 def test_unknown_names_say_what_there_is() -> None:
     with pytest.raises(ValueError, match=r"neither a built-in platform \(frontier, .*\) nor a profile; .*characterize"):
         load_platform("summit")
+    with pytest.raises(ValueError, match=r"'mine.toml' is a machine file, which `bench simulate` takes: .*profile"):
+        load_platform("mine.toml")
     with pytest.raises(ValueError, match="unknown platform 'summit'; built in: frontier"):
         specification.load("summit")
     with pytest.raises(ValueError, match="computes in bfloat16, float16, float32, not 'int8'"):
