@@ -161,8 +161,8 @@ def test_the_detectable_effect_is_detected_nine_times_in_ten() -> None:
         (
             [-5.0, -5.1, -4.9, -5.05, -4.95, -5.0],
             [-2.0, -2.1, -1.9, -2.05, -1.95, -2.0],
-            "regressed",
-            "beyond_threshold",
+            "inconclusive",
+            "below_zero",
         ),
     ],
 )
@@ -170,6 +170,12 @@ def test_odd_numbers(baseline: list[float], candidate: list[float], verdict: str
     found = one(baseline, candidate)
     assert (found.verdict, found.reason_code) == (verdict, code)
     assert found.message
+
+
+def test_numbers_below_zero_of_what_is_no_time_are_compared() -> None:
+    baseline, candidate = ([level + step for step in (0.0, -0.1, 0.1, -0.05, 0.05, 0.0)] for level in (-5.0, -2.0))
+    (found,) = judge([Pair("case", Samples(baseline, (), "ratio"), Samples(candidate, (), "ratio"))], Criteria())
+    assert (found.verdict, found.reason_code) == ("regressed", "beyond_threshold")
 
 
 def test_units_that_differ_are_refused() -> None:
