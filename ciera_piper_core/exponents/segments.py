@@ -25,7 +25,7 @@ from ciera_piper_core.exponents.payload import (
     variable_offsets,
     write_bytes,
 )
-from ciera_piper_core.exponents.segment import SegmentDecoder, SegmentEncoder
+from ciera_piper_core.exponents.segment import SegmentDecoder, SegmentEncoder, SegmentStateError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -285,6 +285,7 @@ class _Receiver:
         workspace: Workspace,
     ) -> None:
         self._places = places
+        self._valid = False
         self._decoders = [
             SegmentDecoder(one.values, layout, block, backend, device, workspace) for one, _ in places.coded
         ]
@@ -294,6 +295,10 @@ class _Receiver:
         return sum(decoder.state_bytes for decoder in self._decoders)
 
     def decode(self, variable_bytes: int, received: Received, values: torch.Tensor) -> None:
+        if not self._valid:
+            raise SegmentStateError("the shard has no base to decode against; exchange plain values, then refresh")
+        # Segments that were not reached still have theirs, but no shard is rebuilt from bases of two gathers.
+        self._valid = False
         bounds = [bound for _, bound in self._places.coded]
         records = read_bytes(received.part(HEADER_BYTES, RECORD_BYTES * len(bounds)))
         read = records_from_bytes(records, variable_bytes, bounds)
@@ -309,12 +314,15 @@ class _Receiver:
         for one in self._places.plain:
             plain = _of(values, one).view(torch.uint8)
             plain.copy_(received.part(one.offset, plain.numel()))
+        self._valid = True
 
     def refresh(self, values: torch.Tensor) -> None:
         for (one, _), decoder in zip(self._places.coded, self._decoders, strict=True):
             decoder.refresh(_of(values, one))
+        self._valid = True
 
     def reset(self) -> None:
+        self._valid = False
         for decoder in self._decoders:
             decoder.reset()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ciera_piper_core.allgather.fsdp import compress_all_gathers
@@ -45,6 +44,11 @@ SELECTION_OPTIONS: Mapping[str, Option] = {
     "settle": Option(2, "steps before changes are recorded"),
     "record": Option(3, "steps whose changes are recorded; then gathers are timed, and what gains stays compressed"),
 }
+
+AHEAD = 2
+"""Modules whose parameters are on their way while one computes. With one, the wire waits from the end of its gather
+until the next one's parameters are rounded, coded and handed over; with two, that happens beside a gather, for the
+memory of one more whole module."""
 
 
 class CieraReuse(FSDPSystem):
@@ -89,9 +93,7 @@ class CieraReuse(FSDPSystem):
         for group in parameter_groups(self.model):
             set_all_gather(group, _Carrier(group, current_all_gather(group), self.pipelined))
         if self.pipelined:
-            modules = [self.root, *(cast("FSDPModule", layer) for layer in self.model.layers.values())]
-            for module, following in pairwise(modules):
-                module.set_modules_to_forward_prefetch([following])
+            self._gather_ahead()
 
     def accumulate(self, batch: Tensor) -> float:
         if self.selects:
@@ -108,6 +110,15 @@ class CieraReuse(FSDPSystem):
     def close(self) -> None:
         self.compressed.remove()
         super().close()
+
+    def _gather_ahead(self) -> None:
+        """In both passes, ask for the parameters of modules before their turn."""
+        layers = [cast("FSDPModule", layer) for layer in self.model.layers.values()]
+        self.root.set_modules_to_forward_prefetch(layers[:AHEAD])
+        self.root.set_modules_to_backward_prefetch(layers[: -AHEAD - 1 : -1])
+        for place, layer in enumerate(layers):
+            layer.set_modules_to_forward_prefetch(layers[place + 1 : place + 1 + AHEAD])
+            layer.set_modules_to_backward_prefetch(layers[max(place - AHEAD, 0) : place][::-1])
 
     def _follow_changes(self) -> None:
         """Before a step: begin to record, or decide by what was recorded (collective)."""
@@ -129,7 +140,7 @@ class CieraSelection(CieraReuse):
 
 
 class Ciera(CieraSelection):
-    """All of CIERA: reuse, selection, and gathers that run beside computing, one module ahead in both passes."""
+    """All of CIERA: reuse, selection, and gathers that run beside computing, two modules ahead in both passes."""
 
     name: ClassVar[str] = "ciera"
     summary: ClassVar[str] = "FSDP with the compressed Allgather: exponent reuse, selection, pipelining"

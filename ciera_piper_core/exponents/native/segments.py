@@ -145,7 +145,7 @@ class NativeSender(_Segments):
             self._workspace.give(found)
             raise MemoryError("no memory to code a shard's segments")
         self._pending = found
-        numbers = self._array.view(np.int64).reshape(len(self._array), -1)
+        numbers = self._array.view(np.int64).reshape(len(self._array), _SEGMENT.itemsize // 8)
         return numbers[self._coded, _FOUND_AT : _FOUND_AT + len(FOUND)], size
 
     def commit(self) -> None:

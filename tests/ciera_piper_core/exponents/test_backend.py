@@ -28,8 +28,8 @@ def fresh() -> Iterator[None]:
 def not_built(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
     """As where no compiler was."""
 
-    def missing(name: str) -> None:
-        raise library.NativeUnavailableError(f"{name} was not built; install a C compiler")
+    def missing() -> None:
+        raise library.NativeUnavailableError("the native kernels were not built; install a C compiler")
 
     monkeypatch.setattr(library, "load", missing)
     library.best_isa.cache_clear()
