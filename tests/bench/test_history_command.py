@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Path:
 def test_json_has_every_point_and_change(store: Path) -> None:
     found = json.loads(call(store, "--json").stdout)
     (series,) = found["series"]
-    assert (found["version"], found["metric"], len(series["points"])) == (1, "latency", 40)
+    assert (found["version"], found["metric"], len(series["points"])) == (2, "latency", 40)
     (change,) = series["changes"]
     assert (change["kind"], change["status"], change["stands"]) == ("regression", "confirmed", True)
     assert change["run_id"] == series["points"][25]["run_id"]
