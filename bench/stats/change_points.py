@@ -375,7 +375,8 @@ def _likeliest(one: _Series, begin: int, end: int, test: _Test) -> tuple[int, in
     errors = np.maximum(errors, 0.0)
     rise = (errors - errors.min()) / max(float(errors.min()) / test.degrees, RESOLUTION**2)
     chances = np.exp(-rise / 2)
-    near = np.convolve(chances, np.ones(2 * NEAR + 1), mode="same")
+    # Not in mode "same", which gives as many as the window has where there are fewer places.
+    near = np.convolve(chances, np.ones(2 * NEAR + 1))[NEAR:][: len(chances)]
     place = first + int((near + EXACT * chances).argmax())
     likely = first + np.flatnonzero(rise <= LOCATION_RISE)
     return place, min(place, int(likely[0])), max(place, int(likely[-1]))
