@@ -26,10 +26,14 @@ class ConsoleListener(Listener):
 
     Args:
         rows_to: gets each row as a JSON line as soon as it is safe on disk; None for nobody.
+
+    Attributes:
+        rows_error: why ``rows_to`` got no more rows; None while it gets all.
     """
 
     def __init__(self, rows_to: IO[str] | None = None) -> None:
         self._rows_to = rows_to
+        self.rows_error: OSError | None = None
         self._bar = StatusBar()
         self._estimate = TimeLeft()
         self._lines = ProgressLines(self._bar.say)
@@ -58,7 +62,7 @@ class ConsoleListener(Listener):
                 self._rows_to.write("".join(f"{row.to_json()}\n" for row in rows))
                 self._rows_to.flush()
             except OSError as error:
-                self._rows_to = None
+                self._rows_to, self.rows_error = None, error
                 self._bar.say(f"rows cannot be written any more ({error.strerror}); they go on into the store")
         bad = next((row for row in rows if row.status in ("failed", "timeout", "invalid")), None)
         if bad:

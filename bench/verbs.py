@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
@@ -112,7 +112,8 @@ def run_and_show(options: RunOptions, json_to: str | None) -> int:
     with ExitStack() as stack:
         rows_to = stack.enter_context(_open_rows(json_to)) if json_to is not None else None
         launched = detect()
-        outcome = _measure(options, launched, rows_to)
+        listener = ConsoleListener(rows_to)
+        outcome = _measure(options, launched, listener)
     if launched and launched.rank != 0:
         return outcome.exit_code
     if json_to != "-":
@@ -120,6 +121,9 @@ def run_and_show(options: RunOptions, json_to: str | None) -> int:
 
         print_table(*load_runs(options.store_path, (outcome.run_id,)))
     _say_how_it_ended(outcome, options)
+    # Whoever reads standard output may leave when he has enough; a file was asked for whole.
+    if json_to != "-" and listener.rows_error is not None:
+        raise StoreError(f"cannot write {json_to}: {listener.rows_error.strerror}")
     return outcome.exit_code
 
 
@@ -130,7 +134,7 @@ def characterize_and_show(options: RunOptions, output: Path | None, as_json: boo
         options = replace(options, suites=characterizing_suites())
     if output is not None:
         make_folder(output)
-    outcome = _measure(options, launched, None)
+    outcome = _measure(options, launched, ConsoleListener())
     if launched and launched.rank != 0:
         return outcome.exit_code
     rows, runs = load_runs(options.store_path, (outcome.run_id,))
@@ -211,9 +215,8 @@ def build_profile_if_any(rows: list[Row], runs: list[RunRecord]) -> PlatformProf
     return build_profile(rows, runs) if len(runs) == 1 and of_a_platform else None
 
 
-def _measure(options: RunOptions, launched: Launched | None, rows_to: IO[str] | None) -> Outcome:
+def _measure(options: RunOptions, launched: Launched | None, listener: ConsoleListener) -> Outcome:
     """Measure under a launcher if there is one, else under our own supervision."""
-    listener = ConsoleListener(rows_to)
     try:
         request = options.request()
         if launched:
@@ -246,10 +249,9 @@ def _open_rows(target: str) -> Iterator[IO[str]]:
     try:
         yield file
     finally:
-        try:
+        # Each row is flushed, and what could not be is known.
+        with suppress(OSError):
             file.close()
-        except OSError as error:  # what was still to be written; the store has all rows
-            raise StoreError(f"cannot write {target}: {error.strerror}") from error
 
 
 def _say_how_it_ended(outcome: Outcome, options: RunOptions) -> None:
