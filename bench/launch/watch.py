@@ -36,6 +36,8 @@ STALE_S = 1.6
 STALE_WHEN_SIGNALLED_S = 0.7
 """mpirun kills a second after it asked; what is to be stored must be stored by then."""
 STACKS_WAIT_S = 3.0
+LAST_CALL_S = 5.0
+"""For a call of the store that is under way when the run is over; each takes milliseconds."""
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
@@ -84,18 +86,21 @@ class Watch:
         self._over = threading.Event()
         self._signalled = threading.Event()
         self._wake = threading.Event()
+        self._guarding = threading.Thread(target=self._guard, daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
         self._store.set(f"process/{self._rank}", json.dumps(this_process()))
         self._say_alive()
-        threading.Thread(target=self._guard, daemon=True).start()
+        self._guarding.start()
         threading.Thread(target=self._wait_for_signal, daemon=True).start()
 
     def stop(self) -> None:
         """The run ended well: a rank that leaves now is not lost."""
         self._over.set()
         self._wake.set()
+        # Python ends threads where they wait for it, and one that comes out of the store's C++ then ends the process.
+        self._guarding.join(LAST_CALL_S)
 
     def report(self, error: str, traceback: str) -> NoReturn:
         """This rank raised: tell rank 0, and wait to be ended."""
