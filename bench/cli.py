@@ -13,7 +13,7 @@ import typer
 
 from bench import __version__
 from bench.breakdown_command import breakdown
-from bench.completion import complete_preset, complete_suite
+from bench.completion import PresetOption, complete_suite
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, BenchError, UsageError
 from bench.gate_command import gate
 from bench.help_text import WholeSummaries
@@ -60,9 +60,6 @@ TimeoutOption = Annotated[
 ResumeOption = Annotated[
     str | None, typer.Option("--resume", metavar="RUN", help="Finish an earlier run: its id, a prefix, or latest.")
 ]
-
-
-PresetOption = Annotated[str, typer.Option("--preset", help="quick, standard or full.", autocompletion=complete_preset)]
 
 
 def _show_version(wanted: bool) -> None:

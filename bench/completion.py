@@ -1,6 +1,10 @@
-"""What a shell completes: names of suites and presets."""
+"""Names of suites and presets on the command line, and how a shell completes them."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+import typer
 
 
 def complete_suite(incomplete: str) -> list[str]:
@@ -15,3 +19,6 @@ def complete_preset(incomplete: str) -> list[str]:
     from bench.suite import PRESETS
 
     return [preset for preset in PRESETS if preset.startswith(incomplete)]
+
+
+PresetOption = Annotated[str, typer.Option("--preset", help="quick, standard or full.", autocompletion=complete_preset)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.completion import complete_preset, complete_suite
+from bench.completion import PresetOption, complete_suite
 from bench.errors import EXIT_NOT_MEASURED, EXIT_OK, UsageError
 from bench.store_commands import JsonFlag, StoreOption  # noqa: TC001  # typer reads the annotations when it runs
 
@@ -43,9 +43,7 @@ def noise(
         str,
         typer.Option("--session", help="Joins calls that measure the same code, on other days or in other jobs."),
     ] = "",
-    preset: Annotated[
-        str, typer.Option("--preset", help="quick, standard or full.", autocompletion=complete_preset)
-    ] = "quick",
+    preset: PresetOption = "quick",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="PARAM=VALUES", help="Replace a parameter's values.")
     ] = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.completion import complete_preset, complete_suite
+from bench.completion import PresetOption, complete_suite
 from bench.store_commands import JsonFlag, StoreOption, default_store_path
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def profile(
     tool: Annotated[
         str, typer.Option("--with", metavar="TOOL", help="torch (traces), py-spy (flame graphs), nsys or ncu.")
     ] = "torch",
-    preset: Annotated[
-        str, typer.Option("--preset", help="quick, standard or full.", autocompletion=complete_preset)
-    ] = "quick",
+    preset: PresetOption = "quick",
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PARAM=VALUES", help="Replace a parameter's values: bytes=1KiB:1MiB."),
