@@ -299,6 +299,13 @@ class ComparableWorkload(Workload):
     def series(self) -> Mapping[str, Sequence[float]]:
         """Numbers that must agree between the sides, by name: one of each iteration so far, or of each inspection."""
 
+    def choices(self) -> Sequence[Sequence[float]]:
+        """How often each option was chosen in each iteration so far; empty where nothing is chosen, or counted.
+
+        Any unit will do that is the same in all iterations and on all sides. Later iterations may be left out.
+        """
+        return ()
+
     def inspect(self) -> None:
         """Called once, after the timed iterations: more of them, with instruments, for ``observations``."""
 
@@ -312,6 +319,33 @@ class ComparableWorkload(Workload):
 
 
 @dataclass(frozen=True)
+class Parting:
+    """How two sides that are both right may part: rounding makes a close choice fall the other way.
+
+    Attributes:
+        of: the choices, in a word for people.
+        after: so many iterations, at least, must make the same choices.
+        share: of the choices that may differ, at most, in the first iteration in which any do.
+        tolerance: of the series from that iteration on.
+
+    Raises:
+        ValueError: no iteration, a share outside 0 to 1, or a tolerance below 0.
+    """
+
+    of: str
+    after: int
+    share: float
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        if self.after < 1 or not 0 <= self.share <= 1 or not self.tolerance >= 0:
+            raise ValueError(
+                f"parting of {self.of}: at least one iteration, a share from 0 to 1 and a tolerance of 0 or more, not"
+                f" {self.after}, {self.share} and {self.tolerance}"
+            )
+
+
+@dataclass(frozen=True)
 class Agreement:
     """How far a series of one side may be from another side's.
 
@@ -319,6 +353,7 @@ class Agreement:
         series: name of it.
         tolerance: largest difference, as a share of the other's number; 0 for the same numbers.
         first: only so many iterations, from the first; None for all.
+        parting: what holds once the sides' ``choices`` differ; None: the same.
 
     Raises:
         ValueError: a tolerance below 0, or no iteration.
@@ -327,6 +362,7 @@ class Agreement:
     series: str
     tolerance: float
     first: int | None = None
+    parting: Parting | None = None
 
     def __post_init__(self) -> None:
         if not self.tolerance >= 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.errors import UsageError, unknown_name
-from bench.suite import Agreement, Axis
+from bench.suite import Agreement, Axis, Parting
 from ciera_piper_core.models.scaling import SCALES
 from ciera_piper_core.systems import load_system, system_names
 from ciera_piper_core.training.recipe import CHECKPOINTING, OPTIMIZERS, PRECISIONS, ROUTERS, Recipe, Routing
@@ -57,14 +57,20 @@ DEFAULTS: Mapping[str, Value] = {
     "tokenizer": "",
 }
 
-FIRST_STEPS = 20
-"""In so many steps losses must agree: later one flipped route may part two trainings that are both right."""
 FIRST_ROUNDED_STEPS = 5
-"""The same in half precision, whose rounding parts trainings sooner.
+"""In so many steps losses must agree in half precision, whose rounding parts trainings soon.
 
 The plain model itself, 8 layers of width 256 at a learning rate of 1e-3, is off its float32 self by 3.0 % in the
 eighth step in bf16, and plain, xmoe and piper are off each other by up to 2.6 % in the ninth: as much with
 gradients in float32. In the first five steps they are within 0.6 %.
+"""
+FIRST_STEPS = 20
+"""In so many steps losses must agree: later one flipped route may part two trainings that are both right."""
+ROUTES_PART = Parting("routes", after=FIRST_ROUNDED_STEPS, share=0.01, tolerance=0.01)
+"""What may be before that, in float32: of many experts, two that are as good as each other come sooner.
+
+olmoe-1b-7b at scale tiny on 4 ranks: fsdp, piper and xmoe made the same 32,768 choices a step 15 times, and their
+losses were within 5.4e-8. In the 16th step 8 choices of fsdp fell the other way (3.1e-5), in the 21st 52 (1.2e-4 later).
 """
 VALIDATION_TOLERANCE = 0.01
 """Between validation losses at the end, relative."""
@@ -216,8 +222,13 @@ def agreements(case: Case, reference: Case) -> tuple[Agreement, ...]:
     tolerance = sum(load_system(root).loss_tolerance for root in roots)
     rounding = max(ROUNDING[str(case["precision"])], ROUNDING[str(case["gradient_precision"])])
     tolerance = max(tolerance, rounding)
+    loss = (
+        Agreement("loss", tolerance, FIRST_ROUNDED_STEPS)
+        if rounding
+        else Agreement("loss", tolerance, FIRST_STEPS, ROUTES_PART)
+    )
     return (
-        Agreement("loss", tolerance, FIRST_ROUNDED_STEPS if rounding else FIRST_STEPS),
+        loss,
         Agreement("validation_loss", max(VALIDATION_TOLERANCE, tolerance)),
     )
 

@@ -13,7 +13,7 @@ from bench.suite import Case, ComparableWorkload, Forecast
 from ciera_piper_core.training.regions import REGIONS, SHARES
 from ciera_piper_core.training.wire_bytes import COLLECTIVES
 from suites.peak_memory import PeakMemory
-from suites.training_case import agreements, ranks_of, read_training
+from suites.training_case import FIRST_STEPS, agreements, ranks_of, read_training
 from suites.training_instruments import Anatomy, look_into
 from suites.training_peak import peak_flops_per_second
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bench.suite import Context, Value
     from ciera_piper_core.models.architecture import Architecture
     from ciera_piper_core.models.flops import Convention
+    from ciera_piper_core.moe.route_counts import RouteCounts
     from ciera_piper_core.training.recipe import Recipe
 
 CONVENTION: Convention = "causal"
@@ -65,6 +66,7 @@ class TrainingWorkload(ComparableWorkload):
         ranks = ranks_of(context)
         self._memory = PeakMemory(context.site.device)
         self._system = training.system(training.recipe, ranks, training.options)
+        self._routes = self._counted()
         self.settled_after = int(getattr(self._system, "settled_after", 0))
         self._batch = self._batches.batch(0)
         context.alive()
@@ -75,6 +77,10 @@ class TrainingWorkload(ComparableWorkload):
     def run(self) -> None:
         self.losses.append(self._system.accumulate(self._batch))
         self._system.update()
+        if self._routes is not None and len(self.losses) <= FIRST_STEPS:
+            self._routes.end_step()
+            if len(self.losses) == FIRST_STEPS:
+                self._routes.close()
 
     def conditions(self) -> Mapping[str, Value]:
         recipe = self._recipe
@@ -104,6 +110,9 @@ class TrainingWorkload(ComparableWorkload):
 
     def series(self) -> Mapping[str, Sequence[float]]:
         return {"loss": self.losses, "validation_loss": self._validation}
+
+    def choices(self) -> Sequence[Sequence[float]]:
+        return () if self._routes is None else self._routes.shared(self._context.group.gather_objects)
 
     def inspect(self) -> None:
         if self._anatomy is not None:
@@ -138,7 +147,17 @@ class TrainingWorkload(ComparableWorkload):
         }
 
     def close(self) -> None:
+        if self._routes is not None:
+            self._routes.close()
         self._system.close()
+
+    def _counted(self) -> RouteCounts | None:
+        """Of the system's routers, where it has the plain model's, and where agreements ask for them."""
+        from ciera_piper_core.moe.route_counts import RouteCounts
+
+        recipe, model = self._recipe, self._system.model
+        exact = recipe.precision == recipe.gradient_precision == "fp32"
+        return RouteCounts(model, recipe.architecture) if exact and model is not None else None
 
     def _looked_into(self, step: int) -> None:
         """One more step; of what is looked into, the losses are no part of the series."""

@@ -29,6 +29,30 @@ class Difference:
     compared: int
 
 
+@dataclass(frozen=True)
+class Course:
+    """What a side has done so far.
+
+    Attributes:
+        series: by name, a number of each iteration. choices: of each iteration, how often each option was chosen.
+    """
+
+    series: Mapping[str, Sequence[float]]
+    choices: Sequence[Sequence[float]] = ()
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Where the choices of two sides differ first.
+
+    Attributes:
+        iteration: from 0. share: of the choices that differ there, at least; infinite if the options differ.
+    """
+
+    iteration: int
+    share: float
+
+
 def broken_condition(mine: Mapping[str, Value], right: Mapping[str, Value], label: str, right_label: str) -> str | None:
     """The first condition that differs, in a sentence; None if all are equal."""
     for name in (*right, *(name for name in mine if name not in right)):
@@ -43,45 +67,76 @@ def broken_condition(mine: Mapping[str, Value], right: Mapping[str, Value], labe
     return None
 
 
-def largest_difference(values: Sequence[float], right: Sequence[float], first: int | None = None) -> Difference | None:
+def largest_difference(
+    values: Sequence[float], right: Sequence[float], first: int | None = None, begin: int = 0
+) -> Difference | None:
     """Where a series is furthest from the right one; None if they have no iteration in common.
 
     Args:
-        first: only so many iterations.
+        first: only so many iterations. begin: but not those before this one.
     """
     worst: Difference | None = None
     compared = min(len(values), len(right), len(right) if first is None else first)
-    for place, (value, wanted) in enumerate(zip(values[:compared], right[:compared], strict=True)):
+    for place in range(begin, compared):
+        value, wanted = values[place], right[place]
         relative = _relative(value, wanted)
         if worst is None or relative > worst.relative:
             worst = Difference(relative, place, value, wanted, compared)
     return worst
 
 
+def parted(choices: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> Parted | None:
+    """Where choices differ first, of the iterations that both have; None if nowhere."""
+    for iteration, (mine, wanted) in enumerate(zip(choices, right, strict=False)):
+        if len(mine) != len(wanted):
+            return Parted(iteration, math.inf)
+        # A choice that falls the other way is missing at one option and too much at another.
+        moved = sum(abs(one - other) for one, other in zip(mine, wanted, strict=True)) / 2
+        if moved:
+            return Parted(iteration, moved / sum(wanted) if sum(wanted) else math.inf)
+    return None
+
+
 def broken_agreement(
-    agreements: Sequence[Agreement],
-    series: Mapping[str, Sequence[float]],
-    right: Mapping[str, Sequence[float]],
-    right_label: str,
-    whole: bool = True,
+    agreements: Sequence[Agreement], mine: Course, right: Course, right_label: str, whole: bool = True
 ) -> str | None:
-    """The first agreement that the series do not keep, in a sentence; None if they keep all.
+    """The first agreement that a side does not keep, in a sentence; None if it keeps all.
 
     Args:
         whole: all iterations are done, so a series that is not there is a broken agreement too.
     """
+    where = parted(mine.choices, right.choices)
     for agreement in agreements:
         name = agreement.series
-        difference = largest_difference(series.get(name, ()), right.get(name, ()), agreement.first)
-        if difference is None:
-            if whole:
-                return f"{name} cannot be compared with that of {right_label}: one of them has none"
-            continue
-        if not difference.relative <= agreement.tolerance:
-            allowed = "nothing is allowed" if agreement.tolerance == 0 else f"{agreement.tolerance:.3g} is allowed"
+        values, wanted = mine.series.get(name, ()), right.series.get(name, ())
+        if whole and not (values and wanted):
+            return f"{name} cannot be compared with that of {right_label}: one of them has none"
+        if broken := _broken(agreement, values, wanted, right_label, where):
+            return broken
+    return None
+
+
+def _broken(
+    agreement: Agreement, values: Sequence[float], wanted: Sequence[float], right_label: str, where: Parted | None
+) -> str | None:
+    """What a series breaks of one agreement."""
+    first, parting = agreement.first, agreement.parting
+    spans = [(0, first, agreement.tolerance)]
+    if parting and where and (first is None or where.iteration < first):
+        if where.iteration < parting.after or where.share > parting.share:
             return (
-                f"{name} of iteration {difference.iteration + 1} is {difference.value!r}, with {right_label}"
-                f" {difference.right!r}: a difference of {difference.relative:.3g}, and {allowed}"
+                f"{parting.of} part from those with {right_label} in iteration {where.iteration + 1}, {where.share:.2%}"
+                f" of them; they may by rounding, but not in the first {parting.after} iterations nor more than"
+                f" {parting.share:.2%}"
+            )
+        spans = [(0, where.iteration, agreement.tolerance), (where.iteration, first, parting.tolerance)]
+    for begin, end, tolerance in spans:
+        difference = largest_difference(values, wanted, end, begin)
+        if difference is not None and not difference.relative <= tolerance:
+            allowed = "nothing is allowed" if tolerance == 0 else f"{tolerance:.3g} is allowed"
+            return (
+                f"{agreement.series} of iteration {difference.iteration + 1} is {difference.value!r}, with"
+                f" {right_label} {difference.right!r}: a difference of {difference.relative:.3g}, and {allowed}"
             )
     return None
 

@@ -45,7 +45,7 @@ class OpenSide:
         """So many iterations, of which the first are not timed (collective).
 
         Returns:
-            ``seconds`` and ``entry_ns`` of the timed ones, each a list a rank, and ``series`` so far.
+            ``seconds`` and ``entry_ns`` of the timed ones, each a list a rank; ``series`` and ``choices`` so far.
         """
         group = self.context.group
         loop = loop_for(self.context.site.device)
@@ -53,28 +53,31 @@ class OpenSide:
         if untimed:
             loop([self.workload.run] * untimed, prepare, group.barrier)
         if not timed:
-            return {"seconds": [[]] * group.world, "entry_ns": [[]] * group.world, "series": self._series()}
+            return {"seconds": [[]] * group.world, "entry_ns": [[]] * group.world, **self._course()}
         entries, durations = loop([self.workload.run] * timed, prepare, group.barrier)
         everyone = group.gather(np.array([entries, durations], dtype=np.float64))
         starts = everyone[:, 0] - clock_offsets_ns(group)[:, np.newaxis]
         return {
             "seconds": (everyone[:, 1] / 1e9).tolist(),
             "entry_ns": starts.tolist(),
-            "series": self._series(),
+            **self._course(),
         }
 
     def inspect(self) -> dict[str, Any]:
         """Iterations with instruments, and what they found on rank 0 (collective)."""
         self.workload.inspect()
         observed = {name: list(map(float, samples)) for name, samples in self.workload.observations().items()}
-        return {"observed": observed, "series": self._series(), "work": asdict(self.workload.work)}
+        return {"observed": observed, **self._course(), "work": asdict(self.workload.work)}
 
     def forecast(self, profile: str) -> dict[str, Any]:
         """What a model says that an iteration takes, on rank 0 (collective)."""
         return asdict(self.workload.forecast(profile))
 
-    def _series(self) -> dict[str, list[float]]:
-        return {name: list(map(float, values)) for name, values in self.workload.series().items()}
+    def _course(self) -> dict[str, Any]:
+        return {
+            "series": {name: list(map(float, values)) for name, values in self.workload.series().items()},
+            "choices": [list(map(float, each)) for each in self.workload.choices()],
+        }
 
 
 def answer(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bench.comparison.contract import Course
 from bench.definitions import Ceiling, Work
 from bench.launch.supervisor import Failure, RankProcesses
 from bench.suite import Forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from bench.comparison.request import Side
     from bench.store.row import Status
@@ -40,7 +41,7 @@ class Record:
         side: it. site: of its rank 0.
         params: of its case, with what the place adds.
         conditions: as its workload gave them, once open.
-        series: by name, all iterations so far.
+        course: all iterations so far.
         turns: of each timed turn, seconds of each rank and iteration, shape ``(world, n)``.
         entry_ns: likewise when each rank began, on rank 0's clock.
         observed: what the instruments found, by the metric's key; None before the inspection.
@@ -55,7 +56,7 @@ class Record:
     site: Site
     params: dict[str, Value] = field(default_factory=dict)
     conditions: dict[str, Value] = field(default_factory=dict)
-    series: dict[str, list[float]] = field(default_factory=dict)
+    course: Course = field(default_factory=lambda: Course({}))
     turns: list[list[list[float]]] = field(default_factory=list)
     entry_ns: list[list[list[float]]] = field(default_factory=list)
     observed: dict[str, list[float]] | None = None
@@ -64,6 +65,11 @@ class Record:
     settled_after: int = 0
     warmup: int = 0
     ending: Ending | None = None
+
+    @property
+    def series(self) -> Mapping[str, Sequence[float]]:
+        """Of the course."""
+        return self.course.series
 
     @property
     def label(self) -> str:
@@ -125,7 +131,7 @@ class SideProcesses:
         if answer is None:
             return
         record = self.record
-        record.series, record.warmup = answer["series"], record.warmup + untimed
+        record.course, record.warmup = _course(answer), record.warmup + untimed
         if timed:
             record.turns.append(answer["seconds"])
             record.entry_ns.append(answer["entry_ns"])
@@ -134,7 +140,7 @@ class SideProcesses:
         """Iterations with instruments."""
         answer = self._ask("inspect")
         if answer is not None:
-            self.record.observed, self.record.series = answer["observed"], answer["series"]
+            self.record.observed, self.record.course = answer["observed"], _course(answer)
             self.record.work = _work(answer["work"])
 
     def stop(self) -> None:
@@ -161,6 +167,10 @@ class SideProcesses:
         # A rank tells where it is twice a second; what is certain is what it had finished.
         after = f" (the turn began after {done} iterations)" if done else ""
         self.record.end(failure.status, failure.reason + after, details=failure.details)
+
+
+def _course(answer: dict[str, Any]) -> Course:
+    return Course(answer["series"], answer["choices"])
 
 
 def _work(record: dict[str, Any]) -> Work:

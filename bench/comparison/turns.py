@@ -137,7 +137,7 @@ class Turns:
     def _broken(self, record: Record, right: Record, whole: bool) -> str | None:
         agreements = self._suite.agreements(record.side.case, right.side.case)
         return broken_condition(record.conditions, right.conditions, record.label, right.label) or broken_agreement(
-            agreements, record.series, right.series, right.label, whole
+            agreements, record.course, right.course, right.label, whole
         )
 
     def _open(self, side: SideProcesses) -> None:

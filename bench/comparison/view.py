@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.comparison.contract import parted
 from bench.definitions import format_bytes
 from bench.report.formatting import number, percent, unit_sign
 
@@ -245,7 +246,27 @@ def contract_lines(outcome: Outcome) -> list[str]:
     for agreement, labels in allowed.items():
         how = f"within {agreement.tolerance:.3g} of its value" if agreement.tolerance else "to the last bit"
         first = f" in the first {agreement.first} iterations" if agreement.first else ""
+        if parting := agreement.parting:
+            first += (
+                f", or within {parting.tolerance:.3g} once {parting.of} part by rounding (not before iteration"
+                f" {parting.after + 1}, and {parting.share:.2%} of them at most)"
+            )
         lines.append(f"{agreement.series.replace('_', ' ')} of {', '.join(labels)}: must agree {how}{first}")
+    return lines + _partings(outcome, right)
+
+
+def _partings(outcome: Outcome, right: Record) -> list[str]:
+    """Where the sides' choices part."""
+    lines = []
+    for record in outcome.records:
+        where = parted(record.course.choices, right.course.choices)
+        agreements = outcome.suite.agreements(record.side.case, right.side.case) if where and not record.ending else ()
+        for of in dict.fromkeys(agreement.parting.of for agreement in agreements if agreement.parting):
+            assert where is not None
+            lines.append(
+                f"{of} of {record.label} part from those of {right.label} in iteration {where.iteration + 1}:"
+                f" {where.share:.2g} of them"
+            )
     return lines
 
 

@@ -62,8 +62,9 @@ class FlatDispatch:
                     records[:, 1] = weights.detach().to(torch.float32).flatten()[sent_choices].view(torch.int32)
             with region("alltoall.counts"):
                 sent = torch.bincount(ranks, minlength=self._world)
-                expected = torch.empty_like(sent)
-                dist.all_to_all_single(expected, sent, group=self._group)
+                expected = sent.clone()
+                if self._world > 1:
+                    dist.all_to_all_single(expected, sent, group=self._group)
             plan = self._algorithm.plan(tuple(sent.tolist()), tuple(expected.tolist()))
             route = FlatRoute(self._algorithm, plan, sent_choices, (count, top_k), int(expected.sum()))
             arrived = records.new_empty((route.arriving, 2))

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from ciera_piper_core.moe.activation import activate
 from ciera_piper_core.moe.exchange_queue import Exchange, ExchangeQueue
 from ciera_piper_core.moe.expert_parallel import ExpertParallel
+from ciera_piper_core.moe.router import is_recomputing
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class CapacityBuffers(ExpertParallel):
     def through_experts(self, tokens: torch.Tensor, routes: Routes) -> torch.Tensor:
         """As ``ExpertParallel.through_experts``."""
         # Computed anew by the backward pass, it must be cut into the same parts.
-        again = torch._C._current_graph_task_id() != -1
+        again = is_recomputing()
         degree = self._cut = self._cut if again else self.degree.next()
         started = self._now(tokens)
         with region("moe.dispatch"):

@@ -12,6 +12,7 @@ from ciera_piper_core.alltoall.dispatch import DROPPED
 from ciera_piper_core.models.feed_forward import RoutedExperts
 from ciera_piper_core.moe import grouped
 from ciera_piper_core.moe.expert_table import ExpertTable, contiguous_table
+from ciera_piper_core.moe.router import is_recomputing
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class ExpertParallel(RoutedExperts):
 
     def _count(self, routes: Routes) -> None:
         # Not again when the backward pass computes the forward pass anew; nor when nothing is learnt.
-        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+        if torch.is_grad_enabled() and not is_recomputing():
             chosen = routes.experts.flatten()
             chosen = chosen[chosen >= 0]
             self.counts = self.counts.to(chosen.device) + torch.bincount(chosen, minlength=len(self.counts))

@@ -191,8 +191,7 @@ class Router(torch.nn.Module):
         return probabilities * taken, numbers.masked_fill(~taken, DROPPED)
 
     def _count(self, experts: Tensor) -> None:
-        # In a backward pass this is a recomputation of what was counted.
-        if self.counts is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+        if self.counts is None or not torch.is_grad_enabled() or is_recomputing():
             return
         chosen = experts.flatten()
         served = chosen != DROPPED
@@ -204,6 +203,11 @@ class Router(torch.nn.Module):
         experts = self.weight.shape[0]
         rank = torch.randperm(experts, generator=torch.Generator().manual_seed(self.skew_seed))
         return (-self.routing.skew * torch.log(1 + rank.to(torch.float32))).to(device)
+
+
+def is_recomputing() -> bool:
+    """Whether this is part of a backward pass: activations that are computed again."""
+    return torch._C._current_graph_task_id() != -1
 
 
 class _PreciseLinear(torch.autograd.Function):

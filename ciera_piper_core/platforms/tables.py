@@ -1,8 +1,8 @@
 """Measured points to functions: monotone curves in one size, and blends of curves over shapes.
 
 All interpolation is linear with both axes logarithmic, as the platform profile asks for. A curve of
-seconds never falls as its size grows: a measured point that is faster than a smaller one counts as
-noise, and takes the smaller one's seconds.
+seconds never falls as its size grows: of those curves it is the one that fits the measured points best, by
+least squares of logarithms. Neighbours that fall are so given their geometric mean.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ class SecondsCurve:
         if not fastest:
             raise ValueError("a curve needs at least one point")
         sizes = np.array(sorted(fastest), dtype=np.float64)
-        seconds_of = np.maximum.accumulate(np.array([fastest[size] for size in sizes], dtype=np.float64))
-        return cls(sizes, seconds_of, below)
+        # Imported here: it takes longer than a plan.
+        from scipy.optimize import isotonic_regression
+
+        logarithms = np.log([fastest[size] for size in sorted(fastest)])
+        return cls(sizes, np.exp(isotonic_regression(logarithms).x), below)
 
     def scaled(self, factor: float) -> SecondsCurve:
         """The same curve with all seconds times ``factor``."""

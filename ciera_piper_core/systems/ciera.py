@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from ciera_piper_core.allgather.adaptive import AdaptiveCompression
 from ciera_piper_core.allgather.fsdp import compress_all_gathers
 from ciera_piper_core.allgather.fsdp_groups import (
     ParameterGroup,
@@ -14,7 +15,6 @@ from ciera_piper_core.allgather.fsdp_groups import (
 )
 from ciera_piper_core.allgather.plan import DEFAULT_BLOCK, CodingSettings
 from ciera_piper_core.exponents.kernels import BLOCKS
-from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.fsdp import FSDPSystem
 from ciera_piper_core.systems.system import Option
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
     from ciera_piper_core.allgather.fsdp import CompressedModel
-    from ciera_piper_core.allgather.gain import Selection
 
 CODING_OPTIONS: Mapping[str, Option] = {
     "mode": Option("auto", "how changed exponents are coded", ("auto", "block", "delta")),
@@ -43,6 +42,7 @@ CODING_OPTIONS: Mapping[str, Option] = {
 SELECTION_OPTIONS: Mapping[str, Option] = {
     "settle": Option(2, "steps before changes are recorded"),
     "record": Option(3, "steps whose changes are recorded; then gathers are timed, and what gains stays compressed"),
+    "trial": Option(2, "steps then run plain and as many compressed; what is slower goes. 0: gathers alone decide"),
 }
 
 AHEAD = 2
@@ -58,7 +58,7 @@ class CieraReuse(FSDPSystem):
 
     Attributes:
         compressed: the gathers: statistics, plans.
-        selections: what was decided to compress, and why; empty before, and where nothing is decided.
+        adaptive: what finds out where that gains; None where all is compressed, or nothing.
     """
 
     name: ClassVar[str] = "ciera-reuse"
@@ -75,32 +75,37 @@ class CieraReuse(FSDPSystem):
     """Whether gathers run beside computing."""
 
     compressed: CompressedModel
-    selections: tuple[Selection, ...]
+    adaptive: AdaptiveCompression | None = None
 
     @property
     def settled_after(self) -> int:
         """Steps of this process after which the way of gathering does not change any more: measure from there."""
-        return self.options_given["settle"] + self.options_given["record"] + 1 if self.selects else 0
+        return self.adaptive.settled_after if self.adaptive else 0
 
     def attach(self) -> None:
-        self.selections = ()
-        self._steps_here = 0
         settings = CodingSettings(self.options_given["mode"], self.options_given["block"])
         only = None if self.coded else (lambda segment: False)
         self.compressed = compress_all_gathers(
             self.model, settings, only=only, staged=None if self.pipelined else False
         )
+        if self.selects:
+            counts = (self.options_given[name] for name in SELECTION_OPTIONS)
+            self.adaptive = AdaptiveCompression([self.compressed], *counts, self.ranks.group)
         for group in parameter_groups(self.model):
             set_all_gather(group, _Carrier(group, current_all_gather(group), self.pipelined))
         if self.pipelined:
             self._gather_ahead()
 
     def accumulate(self, batch: Tensor) -> float:
-        if self.selects:
-            self._follow_changes()
-        loss = super().accumulate(batch)
-        self._steps_here += 1
-        return loss
+        if self.adaptive:
+            self.adaptive.before_step()
+        return super().accumulate(batch)
+
+    def update(self) -> float:
+        norm = super().update()
+        if self.adaptive:
+            self.adaptive.after_step()
+        return norm
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -120,18 +125,9 @@ class CieraReuse(FSDPSystem):
             layer.set_modules_to_forward_prefetch(layers[place + 1 : place + 1 + AHEAD])
             layer.set_modules_to_backward_prefetch(layers[max(place - AHEAD, 0) : place][::-1])
 
-    def _follow_changes(self) -> None:
-        """Before a step: begin to record, or decide by what was recorded (collective)."""
-        settle, record = self.options_given["settle"], self.options_given["record"]
-        if self._steps_here == settle:
-            self.compressed.record()
-        elif self._steps_here == settle + record:
-            with region("codec"):
-                self.selections = self.compressed.keep_worthwhile()
-
 
 class CieraSelection(CieraReuse):
-    """``ciera-reuse``, and after some steps only parameters stay compressed whose gathers become faster by it."""
+    """``ciera-reuse``, and after some steps only parameters stay compressed whose gathers, and steps, it makes faster."""
 
     name: ClassVar[str] = "ciera-selection"
     summary: ClassVar[str] = "FSDP with exponent reuse where it is measured to gain"

@@ -9,11 +9,11 @@ import torch
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from ciera_piper_core.allgather.adaptive import AdaptiveCompression
 from ciera_piper_core.allgather.fsdp import compress_all_gathers
 from ciera_piper_core.allgather.fsdp_groups import fsdp_modules
 from ciera_piper_core.allgather.plan import CodingSettings
 from ciera_piper_core.pipeline.schedules import SINGLE_STAGE
-from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.ciera import CODING_OPTIONS, SELECTION_OPTIONS
 from ciera_piper_core.systems.expert_keys import split
 from ciera_piper_core.systems.fsdp_regions import mark_regions
@@ -48,6 +48,7 @@ class PiperCieraSystem(PiperSystem):
 
     Attributes:
         compressed: by stage, its gathers: statistics, plans.
+        adaptive: what finds out where that gains; None where nothing is compressed.
     """
 
     name: ClassVar[str] = "piper+ciera"
@@ -61,6 +62,7 @@ class PiperCieraSystem(PiperSystem):
     zero_stages: ClassVar[tuple[int, ...]] = (1,)
 
     compressed: dict[int, CompressedModel]
+    adaptive: AdaptiveCompression | None = None
 
     @classmethod
     def refusal(cls, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> str | None:
@@ -72,17 +74,19 @@ class PiperCieraSystem(PiperSystem):
         self._pending: dict[int, Any] = {}
         super().__init__(recipe, ranks, options)
         self.layout = replace(self.layout, sharded="experts, parameters, gradients, optimizer")
-        self._steps_here = 0
         settings = CodingSettings(self.given["mode"], self.given["block"])
         only = None if self.given["codec"] else (lambda segment: False)
         self.compressed = {
             number: compress_all_gathers(stage, settings, only=only) for number, stage in self.stages.items()
         }
+        if self.given["codec"]:
+            counts = (self.given[name] for name in SELECTION_OPTIONS)
+            self.adaptive = AdaptiveCompression(list(self.compressed.values()), *counts, ranks.group)
 
     @property
     def settled_after(self) -> int:
         """Steps of this process after which the way of gathering does not change any more: measure from there."""
-        return int(self.given["settle"] + self.given["record"] + 1) if self.given["codec"] else 0
+        return self.adaptive.settled_after if self.adaptive else 0
 
     def make_masters(self, model: Transformer) -> MasterWeights:
         """The sharded weights themselves: FSDP2 rounds what it gathers."""
@@ -99,8 +103,8 @@ class PiperCieraSystem(PiperSystem):
 
     def accumulate(self, batch: Tensor) -> float:
         check_batch(batch, self.recipe, self.steps)
-        if self.given["codec"]:
-            self._follow_changes()
+        if self.adaptive:
+            self.adaptive.before_step()
         if self.plan.schedule in SINGLE_STAGE:
             # The others do this themselves.
             self._gather()
@@ -108,8 +112,13 @@ class PiperCieraSystem(PiperSystem):
         self.masters.collect_gradients()
         if not self.scaler.dynamic:
             self.passes.require_finite(loss, self.steps, lambda: self.evaluate(batch))
-        self._steps_here += 1
         return loss
+
+    def update(self) -> float:
+        norm = super().update()
+        if self.adaptive:
+            self.adaptive.after_step()
+        return norm
 
     def evaluate(self, batch: Tensor) -> float:
         self._gather()
@@ -202,13 +211,3 @@ class PiperCieraSystem(PiperSystem):
         handle = self._pending.pop(id(module.experts), None)
         if handle is not None:
             handle.wait()
-
-    def _follow_changes(self) -> None:
-        """Before a step: begin to record what changes, or decide by what was recorded (collective)."""
-        settle, record = self.given["settle"], self.given["record"]
-        for compressed in self.compressed.values():
-            if self._steps_here == settle:
-                compressed.record()
-            elif self._steps_here == settle + record:
-                with region("codec"):
-                    compressed.keep_worthwhile()

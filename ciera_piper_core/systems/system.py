@@ -87,6 +87,7 @@ class TrainingSystem(ABC):
     Attributes:
         recipe, ranks: as given.
         layout: what became of them.
+        model: this rank's part of the plain model, if it has one: from its routers is known where trainings part.
     """
 
     name: ClassVar[str]
@@ -98,6 +99,7 @@ class TrainingSystem(ABC):
     recipe: Recipe
     ranks: Ranks
     layout: Layout
+    model: torch.nn.Module | None = None
 
     @classmethod
     def refusal(cls, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> str | None:

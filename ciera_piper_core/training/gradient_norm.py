@@ -48,7 +48,8 @@ def gradient_norm(parts: Sequence[Spread]) -> float:
         if part.groups and not part.gradients:
             squares = squares.to(group_device(part.groups[0]))
         for group in part.groups:
-            dist.all_reduce(squares, group=group)
+            if dist.get_world_size(group) > 1:
+                dist.all_reduce(squares, group=group)
         total += float(squares)
     return math.sqrt(total)
 
@@ -64,7 +65,8 @@ def _sum_of_squares(gradients: Sequence[Tensor]) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=device)
     for groups, summed in sums.items():
         for group in groups:
-            dist.all_reduce(summed, group=group)
+            if dist.get_world_size(group) > 1:
+                dist.all_reduce(summed, group=group)
         total = total + summed
     return total
 

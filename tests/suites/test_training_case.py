@@ -16,6 +16,7 @@ from suites.training_case import (
     DEFAULTS,
     FIRST_ROUNDED_STEPS,
     FIRST_STEPS,
+    ROUTES_PART,
     ROUNDING,
     VALIDATION_TOLERANCE,
     agreements,
@@ -139,6 +140,9 @@ def test_other_systems_may_be_off_by_what_both_declare() -> None:
     assert alone.tolerance == pytest.approx(1e-5)
     assert both.tolerance == pytest.approx(2e-5)
     assert both.first == FIRST_STEPS
+    # Rounding may part their routes, but not those of systems that are one.
+    assert both.parting == ROUTES_PART
+    assert of_loss(agreements(case(system="ciera"), case(system="fsdp"))).parting is None
 
 
 def test_half_precision_may_round_its_losses() -> None:
@@ -146,6 +150,7 @@ def test_half_precision_may_round_its_losses() -> None:
     assert of_loss(found).tolerance == ROUNDING["bf16"]
     # Later plain itself is further than that from its own float32.
     assert of_loss(found).first == FIRST_ROUNDED_STEPS
+    assert of_loss(found).parting is None
     validation = next(agreement for agreement in found if agreement.series == "validation_loss")
     assert validation.tolerance == max(VALIDATION_TOLERANCE, ROUNDING["bf16"])
     gradients = agreements(case(system="fsdp", gradient_precision="bf16"), case(system="xmoe"))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.comparison.contract import Course
 from bench.comparison.outcome import Outcome
 from bench.comparison.processes import Ending, Record
 from bench.comparison.request import ComparisonRequest, Side
@@ -71,7 +72,7 @@ def outcome(
         record.forecast = (forecasts or {}).get(side.label)
         record.ending = (endings or {}).get(side.label)
         wrong = (errors or {}).get(side.label, 0.0)
-        record.series = {"loss": [(5.0 - 0.1 * step) * (1 + wrong) for step in range(30)], "last": [2.0]}
+        record.course = Course({"loss": [(5.0 - 0.1 * step) * (1 + wrong) for step in range(30)], "last": [2.0]})
         for turn in range(turns):
             slower = 1 + drift * turn / turns
             spread = 1 + noise * random.standard_normal((WORLD, STEPS))

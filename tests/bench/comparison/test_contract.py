@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from bench.comparison.contract import broken_agreement, broken_condition, largest_difference
-from bench.suite import Agreement
+from bench.comparison.contract import Course, broken_agreement, broken_condition, largest_difference, parted
+from bench.suite import Agreement, Parting
 
 RIGHT = {"weights": "abc", "tokens_per_step": 512, "learning_rate": 1e-3}
 
@@ -50,9 +50,9 @@ def test_what_is_no_number_is_infinitely_far(value: float, right: float) -> None
 
 def test_a_tolerance_counts_in_its_iterations_alone() -> None:
     agreements = [Agreement("loss", 1e-5, first=2)]
-    right = {"loss": [4.0, 3.0, 2.0]}
-    assert broken_agreement(agreements, {"loss": [4.0, 3.00001, 5.0]}, right, "theirs") is None
-    broken = broken_agreement(agreements, {"loss": [4.0, 3.0001, 2.0]}, right, "theirs")
+    right = Course({"loss": [4.0, 3.0, 2.0]})
+    assert broken_agreement(agreements, Course({"loss": [4.0, 3.00001, 5.0]}), right, "theirs") is None
+    broken = broken_agreement(agreements, Course({"loss": [4.0, 3.0001, 2.0]}), right, "theirs")
     assert broken is not None
     assert "loss of iteration 2 is 3.0001, with theirs 3.0" in broken
     assert "1e-05 is allowed" in broken
@@ -60,16 +60,58 @@ def test_a_tolerance_counts_in_its_iterations_alone() -> None:
 
 def test_a_tolerance_of_zero_means_the_same_bits() -> None:
     agreements = [Agreement("loss", 0.0)]
-    assert broken_agreement(agreements, {"loss": [0.1 + 0.2]}, {"loss": [0.1 + 0.2]}, "theirs") is None
-    broken = broken_agreement(agreements, {"loss": [0.1 + 0.2]}, {"loss": [0.3]}, "theirs")
+    assert broken_agreement(agreements, Course({"loss": [0.1 + 0.2]}), Course({"loss": [0.1 + 0.2]}), "theirs") is None
+    broken = broken_agreement(agreements, Course({"loss": [0.1 + 0.2]}), Course({"loss": [0.3]}), "theirs")
     assert broken is not None
     assert "nothing is allowed" in broken
 
 
 def test_a_missing_series_is_broken_only_once_all_is_done() -> None:
     agreements = [Agreement("validation_loss", 0.01)]
-    assert broken_agreement(agreements, {}, {"validation_loss": [1.0]}, "theirs", whole=False) is None
-    assert broken_agreement(agreements, {}, {"validation_loss": [1.0]}, "theirs", whole=True) is not None
+    assert broken_agreement(agreements, Course({}), Course({"validation_loss": [1.0]}), "theirs", whole=False) is None
+    assert broken_agreement(agreements, Course({}), Course({"validation_loss": [1.0]}), "theirs", whole=True) is not None
+
+
+CHOICES = [[0.5, 0.5], [0.25, 0.75], [0.5, 0.5], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("second", "found"),
+    [([0.25, 0.75], None), ([0.26, 0.74], (1, pytest.approx(0.01))), ([0.25, 0.25, 0.5], (1, math.inf))],
+)
+def test_where_choices_part(second: list[float], found: tuple[int, float] | None) -> None:
+    where = parted([CHOICES[0], second], CHOICES)
+    assert (where and (where.iteration, where.share)) == found
+
+
+@pytest.mark.parametrize(
+    ("losses", "moved_in", "moved", "words"),
+    [
+        # Up to the iteration in which choices part, and without any, the tolerance is the narrow one.
+        ([4.0, 3.0, 2.0, 1.009], 3, 0.01, None),
+        ([4.0, 3.0, 2.0, 1.02], 3, 0.01, "loss of iteration 4 is 1.02, with theirs 1.0: a difference of 0.02, and 0.01"),
+        ([4.0, 3.0, 2.001, 1.0], 3, 0.01, "loss of iteration 3"),
+        ([4.0, 3.0, 2.0, 1.009], 3, 0.0, "loss of iteration 4 is 1.009"),
+        # Not too early, and not too many.
+        ([4.0, 3.0, 2.0, 1.0], 1, 0.01, "routes part from those with theirs in iteration 2, 1.00% of them"),
+        ([4.0, 3.0, 2.0, 1.0], 3, 0.05, "routes part from those with theirs in iteration 4, 5.00% of them"),
+        # Later than agreed on, nothing counts.
+        ([4.0, 3.0, 2.0, 1.0, 7.0], 4, 1.0, None),
+    ],
+)
+def test_series_may_part_when_choices_do(losses: list[float], moved_in: int, moved: float, words: str | None) -> None:
+    agreements = [Agreement("loss", 1e-5, 4, Parting("routes", after=2, share=0.02, tolerance=0.01))]
+    right = Course({"loss": [4.0, 3.0, 2.0, 1.0, 0.5]}, [[0.5, 0.5]] * 5)
+    choices = [list(each) for each in right.choices]
+    choices[moved_in] = [0.5 - moved, 0.5 + moved]
+    broken = broken_agreement(agreements, Course({"loss": losses}, choices), right, "theirs")
+    assert broken is None if words is None else words in str(broken)
+
+
+@pytest.mark.parametrize("values", [(0, 0.1, 0.1), (1, 1.1, 0.1), (1, math.nan, 0.1), (1, 0.1, -0.1)])
+def test_impossible_partings_are_refused(values: tuple[int, float, float]) -> None:
+    with pytest.raises(ValueError, match="parting of routes"):
+        Parting("routes", *values)
 
 
 @pytest.mark.parametrize("values", [("loss", -1.0, None), ("loss", math.nan, None), ("loss", 0.1, 0)])

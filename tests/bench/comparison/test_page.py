@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.comparison.contract import Course
 from bench.comparison.page import render, shared_params, write_page
 from bench.comparison.processes import Ending
 from bench.suite import Forecast
@@ -60,7 +61,7 @@ def test_a_page_of_failures_alone_can_be_made() -> None:
     gone = Ending("failed", "rank 0 was killed")
     found = outcome({"a": 0.3, "b": 0.2}, endings={"a": gone, "b": gone})
     for record in found.records:
-        record.turns, record.series, record.conditions, record.observed = [], {}, {}, None
+        record.turns, record.course, record.conditions, record.observed = [], Course({}), {}, None
     page = render(found, VIEW)
     assert page.count("rank 0 was killed") >= 2
 

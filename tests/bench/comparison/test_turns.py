@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bench.comparison.contract import Course
 from bench.comparison.processes import Record
 from bench.comparison.request import ComparisonRequest, Side
 from bench.comparison.turns import Turns, Watcher, right_record
@@ -53,14 +54,15 @@ class Fake:
     def turn(self, untimed: int, timed: int) -> None:
         self._log("turn", untimed, timed)
         self.done += untimed + timed
-        self.record.series["loss"] = [10.0 - step * 0.1 + (step >= self.off_from) for step in range(self.done)]
+        losses = [10.0 - step * 0.1 + (step >= self.off_from) for step in range(self.done)]
+        self.record.course = Course({"loss": losses})
         self.record.warmup += untimed
         if timed:
             self.record.turns.append([[0.1] * timed])
 
     def inspect(self) -> None:
         self._log("inspect")
-        self.record.series["last"] = [5.0]
+        self.record.course = Course({**self.record.series, "last": [5.0]})
 
     def stop(self) -> None:
         self.running = False

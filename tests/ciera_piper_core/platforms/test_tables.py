@@ -28,7 +28,12 @@ def test_beyond_the_ends() -> None:
 
 def test_a_faster_larger_size_is_noise() -> None:
     curve = SecondsCurve.from_points([(1, 4.0), (2, 3.0), (4, 5.0)])
-    assert curve.seconds.tolist() == [4, 4, 5]
+    assert curve.seconds == pytest.approx([12**0.5, 12**0.5, 5])
+
+
+def test_one_slow_point_among_sound_ones_counts_little() -> None:
+    points = [(1, 1.0), (2, 8.0), (4, 1.0), (8, 1.0), (16, 2.0)]
+    assert SecondsCurve.from_points(points).seconds == pytest.approx([1, 2, 2, 2, 2])
 
 
 def test_of_equal_sizes_the_best_counts() -> None:

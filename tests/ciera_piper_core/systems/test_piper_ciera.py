@@ -100,13 +100,13 @@ def test_compressed_gathers_change_no_bit(precision: Any, schedule: str, tmp_pat
 
 def test_what_gains_is_found_out_while_training(tmp_path: Path) -> None:
     def body(context: Context) -> None:
-        system = made(recipe(), pp=2, ep=2, settle=1, record=2)
-        assert system.settled_after == 4
+        system = made(recipe(), pp=2, ep=2, settle=1, record=2, trial=1)
+        assert system.settled_after == 8
         losses = []
-        for step in range(5):
+        for step in range(9):
             losses.append(system.accumulate(batch(step)))
             system.update()
-        expected = reference(recipe(), all_ranks(), 5)
+        expected = reference(recipe(), all_ranks(), 9)
         assert losses == pytest.approx(expected.losses, rel=1e-5)
         system.close()
 
