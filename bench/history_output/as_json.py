@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bench.history_series import Change, History, Point, Series, Slope
+    from bench.stats.findings import ChangePoint, Drift
 
 VERSION = 2
 """Of this form; a field that changes its meaning raises it."""
@@ -58,11 +59,7 @@ def _change(one: Series, change: Change) -> dict[str, Any]:
         "earliest_run_id": one.points[found.earliest].run_id,
         "latest_run_id": one.points[found.latest].run_id,
         "commits": change.commits,
-        "before": found.before,
-        "after": found.after,
-        "effect": _finite(found.effect),
-        "interval": [_finite(end) for end in found.interval],
-        "p_value": found.p_value,
+        **_sizes(found),
         "points_before": found.points_before,
         "points_after": found.points_after,
     }
@@ -76,12 +73,18 @@ def _drift(one: Series, slope: Slope) -> dict[str, Any]:
         "stands": slope.stands,
         "first_run_id": one.points[found.first].run_id,
         "last_run_id": one.points[found.last].run_id,
+        **_sizes(found),
+        "points": found.points,
+    }
+
+
+def _sizes(found: ChangePoint | Drift) -> dict[str, Any]:
+    return {
         "before": found.before,
         "after": found.after,
         "effect": _finite(found.effect),
         "interval": [_finite(end) for end in found.interval],
         "p_value": found.p_value,
-        "points": found.points,
     }
 
 

@@ -115,19 +115,18 @@ class AdaptiveCompression:
 
     def after_step(self) -> None:
         """Take the step's time."""
-        if self._trial and self._plain_from <= self._steps < self._decide_at:
-            if self._steps != self._compressed_from - 1:
-                if self._models and torch.cuda.is_initialized():
-                    torch.cuda.synchronize()
-                self._seconds[self._steps >= self._compressed_from].append(time.perf_counter() - self._begun)
+        timed = self._trial and self._plain_from <= self._steps < self._decide_at
+        # The first step after plain ones sends everything.
+        if timed and self._steps != self._compressed_from - 1:
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            self._seconds[self._steps >= self._compressed_from].append(time.perf_counter() - self._begun)
         self._steps += 1
 
     def _gather(self, compressed: bool) -> None:
         """By the selections, or all plain."""
         for model, chosen in zip(self._models, self._chosen, strict=True):
-            model.apply(
-                plan.with_selection(chosen[name] if compressed else ()) for name, plan in model.plans.items()
-            )
+            model.apply(plan.with_selection(chosen[name] if compressed else ()) for name, plan in model.plans.items())
 
     def _decided(self) -> Trial:
         """The same on all ranks."""

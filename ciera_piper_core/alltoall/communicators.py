@@ -67,10 +67,7 @@ class Communicators:
 
         On CUDA it is enqueued on the current stream; on CPU ``out`` is complete on return.
         """
-        if self.node_sockets is not None and not send.is_cuda:
-            self.node_sockets.exchange(out, send, recv_splits, send_splits)
-        else:
-            dist.all_to_all_single(out, send, recv_splits, send_splits, group=self.internal)
+        _exchange(self.node_sockets, self.internal, out, send, recv_splits, send_splits)
 
     def exchange_along_rail(
         self,
@@ -80,10 +77,7 @@ class Communicators:
         send_splits: list[int] | None = None,
     ) -> None:
         """The same between the ranks of the rail."""
-        if self.rail_sockets is not None and not send.is_cuda:
-            self.rail_sockets.exchange(out, send, recv_splits, send_splits)
-        else:
-            dist.all_to_all_single(out, send, recv_splits, send_splits, group=self.rail)
+        _exchange(self.rail_sockets, self.rail, out, send, recv_splits, send_splits)
 
     def start_along_rail(
         self,
@@ -122,6 +116,20 @@ class Communicators:
         for name in ("rail", "internal"):
             # A gloo group closes its connections with the last reference to it.
             _abandon(self.__dict__.pop(name))
+
+
+def _exchange(
+    sockets: DirectSockets | None,
+    group: dist.ProcessGroup,
+    out: torch.Tensor,
+    send: torch.Tensor,
+    recv_splits: list[int] | None,
+    send_splits: list[int] | None,
+) -> None:
+    if sockets is not None and not send.is_cuda:
+        sockets.exchange(out, send, recv_splits, send_splits)
+    else:
+        dist.all_to_all_single(out, send, recv_splits, send_splits, group=group)
 
 
 class GroupState:

@@ -47,7 +47,7 @@ class RouteCounts:
         self._counts.clear()
 
     def shared(self, gather: Callable[[list[list[list[int]]]], Sequence[list[list[list[int]]]]]) -> list[list[float]]:
-        """All steps so far, over all ranks (collective).
+        """All steps so far, over all ranks (collective); none where the system chooses by other routers than these.
 
         Args:
             gather: every rank's object, on every rank.
@@ -61,7 +61,7 @@ class RouteCounts:
                 total = sum(summed) or 1
                 row += [count / total for count in summed]
             self.steps.append(row)
-        return self.steps
+        return self.steps if any(map(any, self.steps)) else []
 
     def close(self) -> None:
         """Count no more."""

@@ -127,7 +127,7 @@ class CieraReuse(FSDPSystem):
 
 
 class CieraSelection(CieraReuse):
-    """``ciera-reuse``, and after some steps only parameters stay compressed whose gathers, and steps, it makes faster."""
+    """``ciera-reuse``, and after some steps only what makes gathers, and whole steps, faster stays compressed."""
 
     name: ClassVar[str] = "ciera-selection"
     summary: ClassVar[str] = "FSDP with exponent reuse where it is measured to gain"

@@ -69,7 +69,9 @@ def test_a_tolerance_of_zero_means_the_same_bits() -> None:
 def test_a_missing_series_is_broken_only_once_all_is_done() -> None:
     agreements = [Agreement("validation_loss", 0.01)]
     assert broken_agreement(agreements, Course({}), Course({"validation_loss": [1.0]}), "theirs", whole=False) is None
-    assert broken_agreement(agreements, Course({}), Course({"validation_loss": [1.0]}), "theirs", whole=True) is not None
+    assert (
+        broken_agreement(agreements, Course({}), Course({"validation_loss": [1.0]}), "theirs", whole=True) is not None
+    )
 
 
 CHOICES = [[0.5, 0.5], [0.25, 0.75], [0.5, 0.5], [1.0, 0.0]]
@@ -89,7 +91,12 @@ def test_where_choices_part(second: list[float], found: tuple[int, float] | None
     [
         # Up to the iteration in which choices part, and without any, the tolerance is the narrow one.
         ([4.0, 3.0, 2.0, 1.009], 3, 0.01, None),
-        ([4.0, 3.0, 2.0, 1.02], 3, 0.01, "loss of iteration 4 is 1.02, with theirs 1.0: a difference of 0.02, and 0.01"),
+        (
+            [4.0, 3.0, 2.0, 1.02],
+            3,
+            0.01,
+            "loss of iteration 4 is 1.02, with theirs 1.0: a difference of 0.02, and 0.01",
+        ),
         ([4.0, 3.0, 2.001, 1.0], 3, 0.01, "loss of iteration 3"),
         ([4.0, 3.0, 2.0, 1.009], 3, 0.0, "loss of iteration 4 is 1.009"),
         # Not too early, and not too many.
