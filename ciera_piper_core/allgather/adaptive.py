@@ -118,7 +118,7 @@ class AdaptiveCompression:
         timed = self._trial and self._plain_from <= self._steps < self._decide_at
         # The first step after plain ones sends everything.
         if timed and self._steps != self._compressed_from - 1:
-            if torch.cuda.is_initialized():
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
             self._seconds[self._steps >= self._compressed_from].append(time.perf_counter() - self._begun)
         self._steps += 1

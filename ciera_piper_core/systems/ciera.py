@@ -89,8 +89,8 @@ class CieraReuse(FSDPSystem):
             self.model, settings, only=only, staged=None if self.pipelined else False
         )
         if self.selects:
-            counts = (self.options_given[name] for name in SELECTION_OPTIONS)
-            self.adaptive = AdaptiveCompression([self.compressed], *counts, self.ranks.group)
+            steps = {name: self.options_given[name] for name in SELECTION_OPTIONS}
+            self.adaptive = AdaptiveCompression([self.compressed], **steps, group=self.ranks.group)
         for group in parameter_groups(self.model):
             set_all_gather(group, _Carrier(group, current_all_gather(group), self.pipelined))
         if self.pipelined:

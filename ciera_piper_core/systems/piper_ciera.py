@@ -80,8 +80,8 @@ class PiperCieraSystem(PiperSystem):
             number: compress_all_gathers(stage, settings, only=only) for number, stage in self.stages.items()
         }
         if self.given["codec"]:
-            counts = (self.given[name] for name in SELECTION_OPTIONS)
-            self.adaptive = AdaptiveCompression(list(self.compressed.values()), *counts, ranks.group)
+            steps = {name: self.given[name] for name in SELECTION_OPTIONS}
+            self.adaptive = AdaptiveCompression(list(self.compressed.values()), **steps, group=ranks.group)
 
     @property
     def settled_after(self) -> int:

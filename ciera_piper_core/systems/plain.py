@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ciera_piper_core.models.transformer import Transformer
     from ciera_piper_core.systems.system import Ranks
     from ciera_piper_core.training.recipe import Recipe
 
@@ -39,6 +40,8 @@ class Plain(TrainingSystem):
     summary: ClassVar[str] = "one process, the whole batch: the reference"
     loss_tolerance: ClassVar[float] = 0.0
     exact_as: ClassVar[str] = "plain"
+
+    model: Transformer
 
     def __init__(self, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> None:
         if (why := self.refusal(recipe, ranks, options)) is not None:
