@@ -53,6 +53,7 @@ class Router(torch.nn.Module):
     ``expert_choice`` looks at the whole sequence to place a token: losses measured with it know the future.
 
     Attributes:
+        experts, top_k: as given.
         weight: ``(experts, hidden)``.
         routing: as given.
         bias: of ``loss_free``: ``(experts,)``, float32, a buffer of the state dict; else None.
@@ -90,7 +91,8 @@ class Router(torch.nn.Module):
         super().__init__()
         if not 1 <= top_k <= experts:
             raise ValueError(f"a token cannot go to {top_k} of {experts} experts")
-        self.top_k = top_k
+        # Not the weight's rows: a system may hold that in parts.
+        self.experts, self.top_k = experts, top_k
         self.routing = routing or PLAIN
         self.auxiliary = auxiliary or AuxiliaryScale()
         self.skew_seed = skew_seed
@@ -101,11 +103,6 @@ class Router(torch.nn.Module):
         self.register_buffer("counts", None, persistent=False)
         if loss_free:
             self.count()
-
-    @property
-    def experts(self) -> int:
-        """Number of experts."""
-        return self.weight.shape[0]
 
     @property
     def drops(self) -> bool:
@@ -200,8 +197,7 @@ class Router(torch.nn.Module):
     def _skew(self, device: torch.device | str) -> Tensor | None:
         if not self.routing.skew:
             return None
-        experts = self.weight.shape[0]
-        rank = torch.randperm(experts, generator=torch.Generator().manual_seed(self.skew_seed))
+        rank = torch.randperm(self.experts, generator=torch.Generator().manual_seed(self.skew_seed))
         return (-self.routing.skew * torch.log(1 + rank.to(torch.float32))).to(device)
 
 

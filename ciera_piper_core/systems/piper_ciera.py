@@ -72,6 +72,7 @@ class PiperCieraSystem(PiperSystem):
 
     def __init__(self, recipe: Recipe, ranks: Ranks, options: Mapping[str, Any]) -> None:
         self._pending: dict[int, Any] = {}
+        self._has_run = False
         super().__init__(recipe, ranks, options)
         self.layout = replace(self.layout, sharded="experts, parameters, gradients, optimizer")
         settings = CodingSettings(self.given["mode"], self.given["block"])
@@ -103,6 +104,7 @@ class PiperCieraSystem(PiperSystem):
 
     def accumulate(self, batch: Tensor) -> float:
         check_batch(batch, self.recipe, self.steps)
+        self._has_run = True
         if self.adaptive:
             self.adaptive.before_step()
         if self.plan.schedule in SINGLE_STAGE:
@@ -121,6 +123,7 @@ class PiperCieraSystem(PiperSystem):
         return norm
 
     def evaluate(self, batch: Tensor) -> float:
+        self._has_run = True
         self._gather()
         loss = self.passes.evaluate(batch)
         self._release()
@@ -201,6 +204,9 @@ class PiperCieraSystem(PiperSystem):
 
     def _release(self) -> None:
         """Give up what was gathered; it would be stale after the next update."""
+        if not self._has_run:
+            # FSDP2 has nothing to reset before its first pass, and no place where it could be (torch 2.13).
+            return
         for stage in self.stages.values():
             cast("FSDPModule", stage).reset_iter_state()
             for module in fsdp_modules(stage):

@@ -208,3 +208,14 @@ def test_memory_made_anew_is_filled_again() -> None:
     expected = Router(6, 2, 16, dtype=torch.float32, routing=Routing("loss_free", skew=1.0))
     for name, buffer in expected.named_buffers():
         assert torch.equal(dict(router.named_buffers())[name], buffer), name
+
+
+def test_a_skew_has_every_expert_wherever_the_weight_is() -> None:
+    router = Router(8, 2, 16, dtype=torch.float32, routing=Routing(skew=1.0))
+    wanted = router.skew_scores
+    # As ZeRO-3 leaves it between passes.
+    router.weight.data = torch.empty(0)
+    router.reset_buffers()
+    assert wanted is not None
+    assert router.skew_scores is not None
+    assert torch.equal(router.skew_scores, wanted)

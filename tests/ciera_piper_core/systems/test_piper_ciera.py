@@ -12,6 +12,7 @@ from ciera_piper_core.alltoall.placement import even_placement
 from ciera_piper_core.pipeline.schedules import SCHEDULES
 from ciera_piper_core.systems.piper_ciera import PiperCieraSystem
 from ciera_piper_core.systems.system import Ranks, parse_options
+from ciera_piper_core.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from tests.ciera_piper_core.systems.pipelined_family import (
     all_ranks,
     architecture,
@@ -48,6 +49,24 @@ def test_every_schedule_on_two_stages_of_two_ranks(tmp_path: Path) -> None:
             system = made(one, pp=2, ep=2, schedule=schedule)
             check_same(trained(system, STEPS), expected, what=schedule)
             system.close()
+
+    run_world(4, body, tmp_path)
+
+
+def test_a_state_is_loaded_before_the_first_pass(tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        first = made(recipe(), pp=2, ep=1)
+        trained(first, 1)
+        save_checkpoint(first, tmp_path / "run", 1)
+        then, again = (each(batch(1)) for each in (first.accumulate, first.evaluate))
+        first.close()
+        other = made(recipe(), pp=2, ep=1)
+        latest = latest_checkpoint(tmp_path / "run")
+        assert latest is not None
+        load_checkpoint(other, latest)
+        assert other.accumulate(batch(1)) == then
+        assert other.evaluate(batch(1)) == again
+        other.close()
 
     run_world(4, body, tmp_path)
 

@@ -36,7 +36,8 @@ def ranks_of(context: Context) -> Ranks:
     """All; also where there is one, whose group is made here."""
     if context.group.world > 1:
         return all_ranks(context)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     assert dist.group.WORLD is not None
     return Ranks(dist.group.WORLD, even_placement(1, 1), torch.device("cpu"))
 
