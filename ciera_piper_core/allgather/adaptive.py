@@ -80,7 +80,7 @@ class AdaptiveCompression:
         self._compressed_from = self._plain_from + trial + 1
         self._decide_at = self._compressed_from + trial
         self._trial = trial
-        self._steps = 0
+        self._steps, self._prepared = 0, -1
         self._begun = 0.0
         self._chosen: list[dict[str, list[str]]] = []
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -91,7 +91,26 @@ class AdaptiveCompression:
         return (self._decide_at if self._trial else self._select_at) + 1
 
     def before_step(self) -> None:
-        """Do what is due before the next step (collective; with no gather in flight)."""
+        """Do what is due before the next step (collective; with no gather in flight).
+
+        A step that failed may begin again: what was due has been done.
+        """
+        if self._prepared < self._steps:
+            self._prepared = self._steps
+            self._prepare()
+        self._begun = time.perf_counter()
+
+    def after_step(self) -> None:
+        """Take the step's time."""
+        timed = self._trial and self._plain_from <= self._steps < self._decide_at
+        # The first step after plain ones sends everything.
+        if timed and self._steps != self._compressed_from - 1:
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize()
+            self._seconds[self._steps >= self._compressed_from].append(time.perf_counter() - self._begun)
+        self._steps += 1
+
+    def _prepare(self) -> None:
         if self._steps == self._record_from:
             for model in self._models:
                 model.record()
@@ -111,17 +130,6 @@ class AdaptiveCompression:
         elif self._trial and self._steps == self._compressed_from - 1:
             with region("codec"):
                 self._gather(compressed=True)
-        self._begun = time.perf_counter()
-
-    def after_step(self) -> None:
-        """Take the step's time."""
-        timed = self._trial and self._plain_from <= self._steps < self._decide_at
-        # The first step after plain ones sends everything.
-        if timed and self._steps != self._compressed_from - 1:
-            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-                torch.cuda.synchronize()
-            self._seconds[self._steps >= self._compressed_from].append(time.perf_counter() - self._begun)
-        self._steps += 1
 
     def _gather(self, compressed: bool) -> None:
         """By the selections, or all plain."""

@@ -40,9 +40,13 @@ CODING_OPTIONS: Mapping[str, Option] = {
     "block": Option(DEFAULT_BLOCK, "values of a block", tuple(BLOCKS)),
 }
 SELECTION_OPTIONS: Mapping[str, Option] = {
-    "settle": Option(2, "steps before changes are recorded"),
-    "record": Option(3, "steps whose changes are recorded; then gathers are timed, and what gains stays compressed"),
-    "trial": Option(2, "steps then run plain and as many compressed; what is slower goes. 0: gathers alone decide"),
+    "settle": Option(2, "steps before changes are recorded", minimum=0),
+    "record": Option(
+        3, "steps whose changes are recorded; then gathers are timed, and what gains stays compressed", minimum=1
+    ),
+    "trial": Option(
+        2, "steps then run plain and as many compressed; what is slower goes. 0: gathers alone decide", minimum=0
+    ),
 }
 
 AHEAD = 2

@@ -38,10 +38,12 @@ class DeepSpeedMoESystem(DeepSpeedSystem):
     name: ClassVar[str] = "deepspeed-moe"
     summary: ClassVar[str] = "DeepSpeed-MoE: expert and data parallel, capacity buffers, equal all-to-all"
     options: ClassVar[Mapping[str, Option]] = {
-        "ep": Option(0, "ranks that share the experts; 0 for as many as divide the ranks and the experts"),
+        "ep": Option(0, "ranks that share the experts; 0 for as many as divide the ranks and the experts", minimum=0),
         "zero": Option(1, "ZeRO stage: 1 shards the optimizer, 2 the gradients too", (1, 2)),
-        "capacity_factor": Option(0.0, "an expert takes this many times its mean share of a microbatch; 0: all"),
-        "min_capacity": Option(4, "but at least so many tokens"),
+        "capacity_factor": Option(
+            0.0, "an expert takes this many times its mean share of a microbatch; 0: all", minimum=0
+        ),
+        "min_capacity": Option(4, "but at least so many tokens", minimum=0),
         "balance": Option("sequence", "auxiliary loss: that of all systems, or DeepSpeed's", ("sequence", "deepspeed")),
     }
 

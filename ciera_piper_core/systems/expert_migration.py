@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ciera_piper_core.systems.replicated import ReplicatedSystem
 
 OPTIONS: Mapping[str, Option] = {
-    "migrate": Option(0, "steps between checks whether moving experts would pay; 0: they stay"),
-    "spare": Option(0, "experts that a rank has room for beyond its even share, when they move"),
+    "migrate": Option(0, "steps between checks whether moving experts would pay; 0: they stay", minimum=0),
+    "spare": Option(0, "experts that a rank has room for beyond its even share, when they move", minimum=0),
     "solver": Option("search", "where experts go: search, or the paper's swaps", SOLVERS),
 }
 """For the ``options`` of a system."""

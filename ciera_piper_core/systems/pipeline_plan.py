@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ciera_piper_core.training.recipe import Recipe
 
 OPTIONS: Mapping[str, Option] = {
-    "pp": Option(2, "pipeline ranks"),
-    "ep": Option(0, "ranks of a pipeline stage that share its experts; 0: as many as divide both"),
+    "pp": Option(2, "pipeline ranks", minimum=1),
+    "ep": Option(0, "ranks of a pipeline stage that share its experts; 0: as many as divide both", minimum=0),
     "placement": Option(
         "even", "uneven: where ep does not divide the experts, some ranks hold one more", ("even", "uneven")
     ),

@@ -73,7 +73,7 @@ class ReplicatedSystem(DataParallelSystem):
     """
 
     options: ClassVar[Mapping[str, Option]] = {
-        "ep": Option(0, "ranks that share a layer's experts; 0: as many as divide both"),
+        "ep": Option(0, "ranks that share a layer's experts; 0: as many as divide both", minimum=0),
         "placement": Option(
             "even", "uneven: where ep does not divide the experts, some ranks hold one more", ("even", "uneven")
         ),

@@ -62,11 +62,13 @@ class Option:
         default: its value where nothing is said; its type is that of the option (int, float, bool or str).
         help: what it means, with its unit.
         choices: the values that it may have; empty for any.
+        minimum: of numbers; None for any.
     """
 
     default: int | float | bool | str
     help: str
     choices: tuple[int | float | bool | str, ...] = field(default=())
+    minimum: int | None = None
 
 
 class TrainingSystem(ABC):
@@ -163,7 +165,8 @@ def parse_options(system: type[TrainingSystem], given: Mapping[str, str]) -> dic
     """Values of all options of ``system``, from texts.
 
     Raises:
-        ValueError: an unknown option (the message lists them), or a value of another type or not among its choices.
+        ValueError: an unknown option (the message lists them), or a value of another type, not among its choices, or
+            below its minimum.
     """
     if unknown := sorted(given.keys() - system.options.keys()):
         known = ", ".join(system.options) or "none"
@@ -175,6 +178,10 @@ def parse_options(system: type[TrainingSystem], given: Mapping[str, str]) -> dic
         if option.choices and values[name] not in option.choices:
             choices = ", ".join(str(choice) for choice in option.choices)
             raise ValueError(f"{system.name}: {name} is one of {choices}, not {text!r}")
+        value = values[name]
+        # So written, what is no number (nan) is refused too.
+        if option.minimum is not None and not (isinstance(value, (int, float)) and value >= option.minimum):
+            raise ValueError(f"{system.name}: {name} is {option.minimum} or more, not {text}")
     return values
 
 

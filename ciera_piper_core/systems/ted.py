@@ -46,7 +46,7 @@ class TedSystem(ReplicatedSystem):
     summary: ClassVar[str] = "tensor + expert + data parallel, duplicate tokens dropped before dispatch (after TED)"
     options: ClassVar[Mapping[str, Option]] = {
         **ReplicatedSystem.options,
-        "tp": Option(0, "ranks that share every matrix; 0: 2 where that fits, else 1"),
+        "tp": Option(0, "ranks that share every matrix; 0: 2 where that fits, else 1", minimum=0),
         "drop": Option(True, "drop duplicates of tokens before the dispatch; false: each of the tp ranks sends all"),
     }
 

@@ -30,7 +30,9 @@ class TutelSystem(ReplicatedSystem):
     summary: ClassVar[str] = "expert + data parallel, capacity buffers, two-level all-to-all, adaptive overlap"
     options: ClassVar[Mapping[str, Option]] = {
         **ReplicatedSystem.options,
-        "capacity": Option(0.0, "capacity factor of an expert's buffer; 0: as much as is needed, nothing dropped"),
+        "capacity": Option(
+            0.0, "capacity factor of an expert's buffer; 0: as much as is needed, nothing dropped", minimum=0
+        ),
         "degree": Option(0, "parts of a buffer that overlap; 0: tried out in the first steps", (0, 1, 2, 4, 8)),
         "alltoall": Option(
             "two_phase", "two_phase (flat where nodes are one or uneven) or flat", ("two_phase", "flat")

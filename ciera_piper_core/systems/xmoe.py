@@ -38,7 +38,7 @@ class XMoESystem(TedSystem):
     summary: ClassVar[str] = "expert + data parallel, padding-free, a token crosses to a node once (after X-MoE)"
     options: ClassVar[Mapping[str, Option]] = {
         **ReplicatedSystem.options,
-        "tp": Option(1, "ranks, among those of ep, that share all other matrices and expert blocks' tokens"),
+        "tp": Option(1, "ranks, among those of ep, that share all other matrices and expert blocks' tokens", minimum=1),
     }
     expert_axes: ClassVar[tuple[str, ...]] = ("ep", "tp")
 

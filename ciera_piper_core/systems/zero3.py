@@ -46,9 +46,13 @@ class Zero3System(DeepSpeedSystem):
     name: ClassVar[str] = "zero3"
     summary: ClassVar[str] = "DeepSpeed ZeRO-3: parameters, gradients and optimizer sharded over all ranks"
     options: ClassVar[Mapping[str, Option]] = {
-        "persist": Option(100_000, "elements up to which a parameter stays whole on every rank (DeepSpeed's default)"),
+        "persist": Option(
+            100_000, "elements up to which a parameter stays whole on every rank (DeepSpeed's default)", minimum=0
+        ),
         "overlap": Option(True, "reduce gradients while the backward pass goes on"),
-        "hpz": Option(1, "ranks that share a second copy of the parameters, for the backward pass; 1 for none"),
+        "hpz": Option(
+            1, "ranks that share a second copy of the parameters, for the backward pass; 1 for none", minimum=1
+        ),
         "qwz": Option(False, "gather parameters as 8-bit integers (a GPU kernel)"),
         "qgz": Option(False, "reduce gradients as 4-bit integers (a GPU kernel)"),
     }

@@ -46,8 +46,10 @@ class ZeroPlusPlus(FSDPSystem):
         "qwz": Option(True, "gather weights as int8"),
         "qgz": Option(True, "reduce gradients as int4, within nodes and then between them"),
         "hpz": Option(True, "keep a secondary copy in each node, for the backward pass"),
-        "weight_block": Option(0, "values of a block of weights; 0 for DeepSpeed's rule, about 8000"),
-        "gradient_block": Option(0, "values of a block of gradients; 0 for DeepSpeed's rule, a matrix' shorter side"),
+        "weight_block": Option(0, "values of a block of weights; 0 for DeepSpeed's rule, about 8000", minimum=0),
+        "gradient_block": Option(
+            0, "values of a block of gradients; 0 for DeepSpeed's rule, a matrix' shorter side", minimum=0
+        ),
     }
     loss_tolerance: ClassVar[float] = 0.02
 

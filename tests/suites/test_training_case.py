@@ -143,6 +143,8 @@ def test_other_systems_may_be_off_by_what_both_declare() -> None:
     # Rounding may part their routes, but not those of systems that are one.
     assert both.parting == ROUTES_PART
     assert of_loss(agreements(case(system="ciera"), case(system="fsdp"))).parting is None
+    # Who rounds weights chooses other experts from the first step on, and has room for it.
+    assert of_loss(agreements(case(system="zeropp"), case(system="fsdp"))).parting is None
 
 
 def test_half_precision_may_round_its_losses() -> None:

@@ -18,7 +18,7 @@ class Optioned(Plain):
     name = "optioned"
     options = {
         "pp": Option(1, "stages", choices=(1, 2, 4)),
-        "factor": Option(1.0, "of capacity"),
+        "factor": Option(1.0, "of capacity", minimum=0),
         "overlap": Option(True, "of what"),
         "schedule": Option("1f1b", "of stages"),
     }
@@ -46,6 +46,8 @@ def test_options_have_their_defaults_type() -> None:
         ({"pp": "3"}, "optioned: pp is one of 1, 2, 4, not '3'"),
         ({"pp": "two"}, "optioned: pp is a whole number, not 'two'"),
         ({"factor": "much"}, "optioned: factor is a number, not 'much'"),
+        ({"factor": "-0.1"}, "optioned: factor is 0 or more, not -0.1"),
+        ({"factor": "nan"}, "optioned: factor is 0 or more, not nan"),
         ({"overlap": "1"}, "optioned: overlap is true or false, not '1'"),
     ],
 )
