@@ -126,10 +126,15 @@ def _times(outcome: Outcome, view: View) -> Markup:
             low, middle, high = spread
             title = f"{record.label}: {duration(middle)}, from {duration(low)} to {duration(high)}"
             found.append(Bar(visible(record.label), middle, low, high, duration(middle), visible(title)))
-    columns = shown(outcome, (*view.columns, *view.further))
+    plot = bars(found, "Time of an iteration by side") if found else None
+    return joined([plot, _speeds(outcome, view), _further(outcome, view)])
+
+
+def _speeds(outcome: Outcome, view: View) -> Markup:
+    """What is compared, a line a side."""
+    columns = shown(outcome, view.columns)
     predicted = ("Predicted", "Off by") if outcome.request.profile else ()
     head = [
-        view.side,
         "Iteration",
         "5 to 95 %",
         *predicted,
@@ -137,28 +142,43 @@ def _times(outcome: Outcome, view: View) -> Markup:
         *(_capitalized(column.heading) for column in columns),
         *(f"{_capitalized(name)} off by" for name in view.curves),
     ]
-    body = []
+    cells = {}
     for record in outcome.timed:
         spread, speedup = times(outcome, record), outcome.speedup(record)
-        first = [element("span", record.ending.status, class_=f"chip {record.ending.status}")] if record.ending else []
         numbers = [duration(spread[1]), f"{duration(spread[0])} to {duration(spread[2])}"] if spread else [NONE, NONE]
-        cells = [
+        cells[record.label] = [
             *numbers,
             *(prediction_texts(outcome, record) if predicted else ()),
             speedup_text(speedup) if speedup else NONE,
             *(cell(outcome, record, column) for column in columns),
             *(difference_text(outcome, record, name) for name in view.curves),
         ]
+    return _sides(outcome, view, head, cells)
+
+
+def _further(outcome: Outcome, view: View) -> Markup | None:
+    """What else is known of the sides; in a table of its own, which a page is wide enough for."""
+    columns = shown(outcome, view.further)
+    if not columns:
+        return None
+    cells = {record.label: [cell(outcome, record, column) for column in columns] for record in outcome.timed}
+    return _sides(outcome, view, [_capitalized(column.heading) for column in columns], cells)
+
+
+def _sides(outcome: Outcome, view: View, head: Iterable[str], cells: Mapping[str, Sequence[str]]) -> Markup:
+    """A line a side: its name, and its ending if it came to one, before the cells."""
+    body = []
+    for record in outcome.timed:
+        ending = [element("span", record.ending.status, class_=f"chip {record.ending.status}")] if record.ending else []
         body.append(
             element(
                 "tr",
-                element("td", visible(record.label), " " if first else None, *first),
-                *(element("td", text, class_="number") for text in cells),
+                element("td", visible(record.label), " " if ending else None, *ending),
+                *(element("td", text, class_="number") for text in cells[record.label]),
                 class_="reference" if record is outcome.reference else None,
             )
         )
-    plot = bars(found, "Time of an iteration by side") if found else None
-    return joined([plot, _table(head, 1, body)])
+    return _table([view.side, *head], 1, body)
 
 
 def _prediction(outcome: Outcome) -> Markup | None:
