@@ -123,7 +123,8 @@ class FSDPSystem(DataParallelSystem):
             loss = self.loss(part)
             total += loss.detach()
             (loss * scale).backward()  # type: ignore[no-untyped-call]
-        self.masters.collect_gradients()
+        with region("optimizer"):
+            self.masters.collect_gradients()
         mean = self.mean_over_data(total / len(parts))
         if not self.scaler.dynamic:
             stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self.forward_only(parts))

@@ -8,7 +8,7 @@ from ciera_piper_core.allgather.fsdp_groups import UnsupportedTorchError, fsdp_m
 from ciera_piper_core.ranges import region
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import torch
 
@@ -22,6 +22,14 @@ STEPS = {
     "finalize_backward": "gradient_reduce",
 }
 """By method of FSDP2's parameter groups, the region that a call of it is."""
+STEPS_OF_MODULE = {
+    "_root_pre_forward": "parameter_gather",
+    "_cast_forward_inputs": "parameter_gather",
+    "_register_pre_backward_hook": "parameter_gather",
+    "_pre_backward": "parameter_gather",
+    "_root_post_backward_final_callback": "gradient_reduce",
+}
+"""The same of the methods that its modules' hooks call around those."""
 
 
 def mark_regions(model: torch.nn.Module) -> None:
@@ -33,11 +41,17 @@ def mark_regions(model: torch.nn.Module) -> None:
         UnsupportedTorchError: FSDP2 is not built as expected.
     """
     for group in _all_groups(model):
-        for method, name in STEPS.items():
-            original = getattr(group, method, None)
-            if original is None:
-                raise UnsupportedTorchError(f"{type(group).__name__}.{method}")
-            setattr(group, method, region(name)(original))
+        _mark(group, STEPS)
+    for module in fsdp_modules(model):
+        _mark(module._get_fsdp_state(), STEPS_OF_MODULE)
+
+
+def _mark(of: Any, steps: Mapping[str, str]) -> None:
+    for method, name in steps.items():
+        original = getattr(of, method, None)
+        if original is None:
+            raise UnsupportedTorchError(f"{type(of).__name__}.{method}")
+        setattr(of, method, region(name)(original))
 
 
 def _all_groups(model: torch.nn.Module) -> Iterator[Any]:
