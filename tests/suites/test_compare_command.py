@@ -216,4 +216,4 @@ def test_a_system_of_another_package_is_one_as_any_other(tmp_path: Path) -> None
     # Ranks that train for themselves learn something else, and are found out.
     wrong = [row for row in rows if row["params"]["system"] != "copies"]
     assert {row["status"] for row in wrong if "difference" not in row["metric"]} == {"invalid"}
-    assert "loss of iteration" in wrong[0]["reason"]
+    assert "routes part from those with plain in iteration 2" in wrong[0]["reason"]
