@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import StoreError
+from bench.shown_value import shown_value
 from bench.store.row import FLOAT_FIELDS, INT_FIELDS, ROW_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MOST_INT = 2**63
-MOST_SHOWN = 60
 OTHER_FIELDS = ("params", "samples", "rounds")
 MAY_BE_NULL = (*FLOAT_FIELDS, "slowest_rank", "wrong")
 COUNTS = ("row_id", "n", "warmup")
@@ -42,24 +42,6 @@ def check_row(record: Mapping[str, Any]) -> None:
         if not (isinstance(value, (str, bool)) or _is_int(value) or _is_number(value)):
             raise _wrong(f"params.{name}", "a text, a finite number, true or false", value)
     _check_samples(record)
-
-
-def check_header(record: Mapping[str, Any]) -> None:
-    """Refuse the record of a run whose fields are of another kind than the gate counts on.
-
-    Raises:
-        StoreError: the first field that is wrong, and what it needs.
-    """
-    if not isinstance(record.get("run_id"), str):
-        raise _wrong("run_id", "a text", record.get("run_id"))
-    if not _is_int(record.get("cases", 0)):
-        raise _wrong("cases", "a whole number", record["cases"])
-    fingerprint = record.get("fingerprint", {})
-    if not isinstance(fingerprint, dict):
-        raise _wrong("fingerprint", "an object", fingerprint)
-    for name in ("identity", "volatile"):
-        if not isinstance(fingerprint.get(name, {}), dict):
-            raise _wrong(f"fingerprint.{name}", "an object", fingerprint[name])
 
 
 def _check_samples(record: Mapping[str, Any]) -> None:
@@ -104,9 +86,4 @@ _KINDS: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
 
 
 def _wrong(name: str, need: str, value: object) -> StoreError:
-    try:
-        shown = repr(value)
-    except ValueError:  # Whole numbers of thousands of digits are not written out.
-        shown = "a number of thousands of digits"
-    shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
-    return StoreError(f"{name} needs {need}, not {shown}")
+    return StoreError(f"{name} needs {need}, not {shown_value(value)}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bench.bounded_file import read_bounded
 from bench.environment import identity_differences, identity_digest
 from bench.errors import StoreError, UsageError
-from bench.gate_row_checks import check_header, check_row
+from bench.gate_row_checks import check_row
 from bench.store.layout import runs_folder
 from bench.store.reader import LATEST, Store
 from bench.store.row import Row, RunRecord
@@ -142,18 +142,13 @@ def read_rows_file(path: Path) -> tuple[list[Row], RunRecord | None, list[str]]:
                 notes.append(f"{path}: the last line is torn and was dropped; {len(rows)} whole row(s) before it")
                 break
             if number == 1 and isinstance(parsed, dict) and "schema_version" in parsed:
-                record = _header(parsed)
+                record = RunRecord.from_dict(parsed)
             else:
                 rows.append(_row(parsed))
         except (StoreError, ValueError, RecursionError) as error:
             what = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise StoreError(f"{path}:{number}: {what}; `bench run --json FILE` writes files of rows") from None
     return rows, record, notes
-
-
-def _header(parsed: dict[str, Any]) -> RunRecord:
-    check_header(parsed)
-    return RunRecord.from_dict(parsed)
 
 
 def _row(parsed: object) -> Row:
@@ -242,7 +237,7 @@ def _of_ref(text: str, store: Path, repository: Path | None, without: frozenset[
 
 def git_of(record: RunRecord) -> dict[str, Any]:
     """Commit and whether the tree was changed, as a run's record has it; empty and True where it has none."""
-    git = record.fingerprint.get("volatile", {}).get("git") or {}
+    git = (record.fingerprint.get("volatile") or {}).get("git") or {}
     return {"commit": str(git.get("commit", "")), "dirty": bool(git.get("dirty", True))}
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from bench.bounded_file import read_bounded
 from bench.errors import UsageError
 from bench.report.formatting import parameter
+from bench.shown_value import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -210,6 +211,8 @@ def parse_policy(text: str, source: str) -> Policy:
         record = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
+    except ValueError:  # Python's own refusal, which names no place.
+        raise UsageError(f"{source}: a whole number has thousands of digits; write one that fits its key") from None
     top = _Table(source, "", record)
     top.only(*_TOP_KEYS)
     version = top.get("schema_version", int)
@@ -217,7 +220,7 @@ def parse_policy(text: str, source: str) -> Policy:
         raise UsageError(f"{source}: schema_version is missing; write schema_version = {SCHEMA_VERSION}")
     if version != SCHEMA_VERSION:
         raise UsageError(
-            f"{source}: schema_version {version} is not known; this program reads {SCHEMA_VERSION}. "
+            f"{source}: schema_version {shown_value(version)} is not known; this program reads {SCHEMA_VERSION}. "
             "Update the program or the file"
         )
     defaults = top.table("defaults")
@@ -259,7 +262,7 @@ class _Table:
         self._source = source
         self._name = name
         if not isinstance(values, dict):
-            raise UsageError(f"{source}: {name} must be a table, not {values!r}")
+            raise UsageError(f"{source}: {name} must be a table, not {shown_value(values)}")
         self._values: dict[str, Any] = values
 
     def only(self, *known: str) -> None:
@@ -268,7 +271,7 @@ class _Table:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                raise UsageError(f"{self._source}: unknown key {key!r}{self._place()}; {hint}")
+                raise UsageError(f"{self._source}: unknown key {shown_value(key)}{self._place()}; {hint}")
 
     def get(self, key: str, kind: type) -> Any:
         """The value of a key, or None; a value of another type is refused."""
@@ -318,7 +321,7 @@ class _Table:
         return Match(named["suite"] or "*", named["metric"] or "*", patterns)
 
     def wrong(self, key: str, need: str) -> UsageError:
-        return UsageError(f"{self._source}: {key}{self._place()} {need}, not {self._values[key]!r}")
+        return UsageError(f"{self._source}: {key}{self._place()} {need}, not {shown_value(self._values[key])}")
 
     def missing(self, key: str, example: str) -> UsageError:
         return UsageError(f"{self._source}: {key}{self._place()} is missing; write {example}")
@@ -365,8 +368,11 @@ _KINDS[list] = "a list"
 def _pattern(table: _Table, name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value)):
-        return str(value)
+    try:
+        if isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value)):
+            return str(value)
+    except OverflowError:
+        pass  # A whole number beyond any that a row can have.
     raise table.wrong(name, "needs a pattern or a value")
 
 

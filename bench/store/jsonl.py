@@ -99,7 +99,7 @@ class JsonlPart:
             impossible = con.execute(f"SELECT count(*) {here} AND ({IMPOSSIBLE})", self.key).fetchone()
             # DuckDB reads more as JSON than we write: NaN, fields left out or too many.
             read_back = digest_of_query(con, f"SELECT {column_list()} {here} ORDER BY row_id", self.key)
-        except (duckdb.Error, ValueError) as error:
+        except (duckdb.Error, ValueError, TypeError) as error:
             raise self._broken(" ".join(str(error).split())) from None
         if self.rows and ids != (self.first_row, self.first_row + self.rows - 1, self.rows):
             raise self._broken("its rows are not numbered one after the other")
@@ -179,7 +179,10 @@ def _row_id(path: Path, line: bytes) -> int:
 
 
 def _parse(text: str | bytes) -> Any:
-    return json.loads(text, parse_constant=_refuse_constant)
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _refuse_constant(name: str) -> float:

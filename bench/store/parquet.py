@@ -93,7 +93,7 @@ class Footer:
                 for part in fields["parts"]
             )
             return cls(version, int(fields["generation"]), parts)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"damaged metadata: {error!r}; {_ADVICE}") from None
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from bench.errors import StoreError
+from bench.shown_value import shown_value
 
 SCHEMA_VERSION = 2
 """Version of the row and of the run record; a reader keeps reading older ones."""
@@ -127,6 +128,8 @@ class Row:
             raise ValueError(f"a row with status {self.status!r} needs a reason")
         if self.rounds and sum(self.rounds) != self.n:
             raise ValueError(f"rounds of {sum(self.rounds)} samples in all, but n is {self.n}")
+        if not isinstance(self.params, dict):
+            raise ValueError(f"params needs an object, not {shown_value(self.params)}")
 
 
 ROW_FIELDS = tuple(f.name for f in fields(Row))
@@ -210,20 +213,48 @@ class RunRecord:
         """A record from a parsed header.
 
         Raises:
-            StoreError: written by a newer version, or not a run's header.
+            StoreError: written by a newer version, or not a run's header; a field of another kind is named.
         """
         version = record.get("schema_version") if isinstance(record, dict) else None
-        if not isinstance(version, int) or "run_id" not in record:
+        if type(version) is not int or "run_id" not in record:
             raise StoreError("not the header of a run")
         if version > SCHEMA_VERSION:
             raise StoreError(
                 f"schema {version} is newer than this program's {SCHEMA_VERSION}; update it to read this run"
             )
+        _check_header(record)
         known = {f.name for f in fields(cls)}
         try:
             return cls(**{name: value for name, value in record.items() if name in known})
         except TypeError as error:
             raise StoreError(f"not the header of a run: {error}") from None
+
+
+_HEADER_KINDS: tuple[tuple[tuple[str, ...], type, str], ...] = (
+    (("run_id", "started_at", "preset", "lab"), str, "a text"),
+    (("command", "suites"), list, "a list of texts"),
+    (("seed", "cases"), int, "a whole number"),
+    (("fingerprint", "writer", "plan"), dict, "an object"),
+)
+
+
+def _check_header(record: dict[str, Any]) -> None:
+    """Refuse a header whose fields are of another kind than its readers count on; what is left out is not judged."""
+    for names, kind, need in _HEADER_KINDS:
+        for name in names:
+            value = record.get(name)
+            texts = not isinstance(value, list) or all(isinstance(item, str) for item in value)
+            if name in record and not (isinstance(value, kind) and not isinstance(value, bool) and texts):
+                raise StoreError(f"{name} needs {need}, not {shown_value(value)}")
+    fingerprint = record.get("fingerprint", {})
+    # Where there was no working tree, or nothing is known of the machine, null stands.
+    inner = {f"fingerprint.{name}": fingerprint.get(name) for name in ("identity", "volatile")}
+    inner["fingerprint.volatile.git"] = (
+        volatile.get("git") if isinstance(volatile := inner["fingerprint.volatile"], dict) else None
+    )
+    for name, value in inner.items():
+        if value is not None and not isinstance(value, dict):
+            raise StoreError(f"{name} needs an object, not {shown_value(value)}")
 
 
 def utc_now() -> str:

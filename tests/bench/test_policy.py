@@ -14,6 +14,7 @@ from bench.errors import UsageError
 from bench.policy import Match, Policy, Required, Rule, Settings, Waiver, parse_policy, read_policy
 
 HEAD = "schema_version = 1\n"
+HUGE = "0x" + "f" * 5000
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -117,6 +118,33 @@ def test_what_is_wrong_is_named_with_its_place(text: str, message: str) -> None:
     assert message in str(caught.value)
     assert str(caught.value).startswith("ci/policy.toml: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"significance = {'9' * 6000}", "a whole number has thousands of digits"),
+        (f"significance = {HUGE}", "significance needs a number from 1e-06 to 0.2, not a number of thousands"),
+        (f"confirmation = {HUGE}", "confirmation needs 'when_possible' or 'required', not a number of thousands"),
+        (f"rule = [{HUGE}]", "rule 1 must be a table, not a number of thousands"),
+        (f"[[required]]\nwhere = {{ a = {'9' * 400} }}", "a in where needs a pattern or a value, not 9999"),
+        (f"[[required]]\nwhere = {{ a = {HUGE} }}", "a in where needs a pattern or a value, not a number of thousands"),
+        (f'significance = "{"x" * 10_000}"', "significance needs a number"),
+        (f'"{"k" * 10_000}" = 1', "unknown key 'kkk"),
+    ],
+    ids=range(8),
+)
+def test_what_is_huge_is_refused_in_one_short_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_policy(f"{HEAD}{text}\n", "here")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+def test_a_huge_version_is_not_known() -> None:
+    with pytest.raises(UsageError, match="schema_version a number of thousands of digits is not known"):
+        parse_policy(f"schema_version = {HUGE}", "here")
 
 
 def test_the_version_must_be_there_and_known() -> None:

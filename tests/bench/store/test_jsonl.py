@@ -127,6 +127,24 @@ def test_a_header_that_is_none_is_an_error(store: Path, path: Path, header: str)
         Store(store).rows()
 
 
+def test_deep_nesting_is_no_header_and_a_torn_last_line(store: Path, path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"[" * 200_000 + b"\n")
+    assert (_read(path).rows, _read(path).torn) == (6, True)
+    path.write_bytes(b"[" * 200_000 + b"\n" + whole)
+    with pytest.raises(StoreError, match=rf"{re.escape(str(path))}:1: it is nested too deeply"):
+        Store(store).runs()
+
+
+@pytest.mark.parametrize("params", ["null", '"x"', "[]"])
+def test_params_that_are_no_object_are_named(store: Path, path: Path, params: str) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    lines[3] = re.sub(r'"params":\{[^}]*\}', f'"params":{params}', lines[3])
+    path.write_text("".join(lines))
+    with pytest.raises(StoreError, match=rf"{re.escape(str(path))}:4: .*params needs an object, not"):
+        Store(store).rows()
+
+
 def test_a_header_of_another_run_is_an_error(store: Path, path: Path) -> None:
     other = path.with_stem("20250101T000000-00000000")
     path.rename(other)

@@ -100,6 +100,33 @@ def test_what_is_no_header_is_refused(header: Any, why: str) -> None:
         RunRecord.from_dict(header)
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"run_id": 5}, "run_id needs a text, not 5"),
+        ({"started_at": None}, "started_at needs a text, not None"),
+        ({"suites": [1]}, r"suites needs a list of texts, not \[1\]"),
+        ({"command": "run"}, "command needs a list of texts, not 'run'"),
+        ({"cases": "3"}, "cases needs a whole number, not '3'"),
+        ({"cases": True}, "cases needs a whole number, not True"),
+        ({"seed": 10**5000, "cases": [10**5000]}, "cases needs a whole number, not a number of thousands of digits"),
+        ({"fingerprint": None}, "fingerprint needs an object, not None"),
+        ({"fingerprint": {"identity": 3}}, "fingerprint.identity needs an object, not 3"),
+        ({"fingerprint": {"volatile": []}}, "fingerprint.volatile needs an object"),
+        ({"fingerprint": {"volatile": {"git": "main"}}}, "fingerprint.volatile.git needs an object, not 'main'"),
+        ({"schema_version": True}, "not the header of a run"),
+    ],
+)
+def test_a_field_of_another_kind_is_named(runs: Any, changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(StoreError, match=why):
+        RunRecord.from_dict(runs.record().to_dict() | changes)
+
+
+@pytest.mark.parametrize("fingerprint", [{}, {"identity": None, "volatile": None}, {"volatile": {"git": None}}])
+def test_a_machine_may_be_unknown(runs: Any, fingerprint: dict[str, Any]) -> None:
+    assert RunRecord.from_dict(runs.record().to_dict() | {"fingerprint": fingerprint}).fingerprint == fingerprint
+
+
 def test_a_record_that_cannot_be_json_is_refused(runs: Any) -> None:
     record: RunRecord = runs.record()
     for bad in (float("nan"), object()):
