@@ -116,7 +116,9 @@ class AdaptiveCompression:
                 model.record()
         elif self._steps == self._select_at:
             with region("codec"):
-                self.selections = tuple(one for model in self._models for one in model.keep_worthwhile())
+                self.selections = tuple(
+                    one for model in self._models if _compresses(model) for one in model.keep_worthwhile()
+                )
                 self._chosen = [
                     {name: [one.name for one in plan.selected] for name, plan in model.plans.items()}
                     for model in self._models
@@ -142,3 +144,8 @@ class AdaptiveCompression:
         everyone = [mine] * dist.get_world_size(self._group)
         dist.all_gather_object(everyone, mine, group=self._group)
         return Trial(*(max(each) for each in zip(*everyone, strict=True)))
+
+
+def _compresses(model: CompressedModel) -> bool:
+    """Whether there is anything to decide: no shard may be as long as a block."""
+    return any(plan.selected for plan in model.plans.values())

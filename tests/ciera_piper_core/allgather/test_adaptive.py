@@ -70,6 +70,20 @@ def test_without_a_trial_gathers_alone_decide(tmp_path: Path) -> None:
     run_world(2, body, tmp_path, timeout_s=90)
 
 
+def test_where_nothing_is_compressed_there_is_nothing_to_decide(tmp_path: Path) -> None:
+    def body(context: Context) -> None:
+        plain, compressed, handle = pair(BF16, cpu_mesh(2), only=lambda _: False)
+        adaptive = AdaptiveCompression([handle], SETTLE, RECORD, TRIAL, dist.group.WORLD)
+        for step in range(adaptive.settled_after):
+            adaptive.before_step()
+            train_alike(plain, compressed, context.group.rank, steps=1, first=step)
+            adaptive.after_step()
+        assert adaptive.selections == ()
+        handle.remove()
+
+    run_world(2, body, tmp_path, timeout_s=90)
+
+
 @pytest.mark.parametrize("steps", [(-1, 1, 1), (0, 0, 1), (0, 1, -1)])
 def test_numbers_of_steps_that_make_no_sense(steps: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="0 steps or more"):
