@@ -119,10 +119,16 @@ class FSDPSystem(DataParallelSystem):
         self.model.auxiliary.value = scale
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for number, part in enumerate(parts):
-            self.root.set_requires_gradient_sync(number == len(parts) - 1)
+            with region("gradient_reduce"):
+                self.root.set_requires_gradient_sync(number == len(parts) - 1)
             loss = self.loss(part)
-            total += loss.detach()
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
+            with region("loss"):
+                total += loss.detach()
+                scaled = loss * scale
+            scaled.backward()  # type: ignore[no-untyped-call]
+            with region("loss"):
+                # All that the passes kept goes with them.
+                del loss, scaled
         with region("optimizer"):
             self.masters.collect_gradients()
         mean = self.mean_over_data(total / len(parts))

@@ -23,13 +23,12 @@ STEPS = {
 }
 """By method of FSDP2's parameter groups, the region that a call of it is."""
 STEPS_OF_MODULE = {
-    "_root_pre_forward": "parameter_gather",
-    "_cast_forward_inputs": "parameter_gather",
-    "_register_pre_backward_hook": "parameter_gather",
     "_pre_backward": "parameter_gather",
     "_root_post_backward_final_callback": "gradient_reduce",
 }
-"""The same of the methods that its modules' hooks call around those."""
+"""The same of the methods that its modules' hooks call in backward passes."""
+HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+"""Where a module keeps what FSDP2 does before and after its forward pass: region ``parameter_gather``, as a whole."""
 
 
 def mark_regions(model: torch.nn.Module) -> None:
@@ -44,6 +43,8 @@ def mark_regions(model: torch.nn.Module) -> None:
         _mark(group, STEPS)
     for module in fsdp_modules(model):
         _mark(module._get_fsdp_state(), STEPS_OF_MODULE)
+        for kept in HOOKS:
+            _mark_hook(module, kept)
 
 
 def _mark(of: Any, steps: Mapping[str, str]) -> None:
@@ -52,6 +53,16 @@ def _mark(of: Any, steps: Mapping[str, str]) -> None:
         if original is None:
             raise UnsupportedTorchError(f"{type(of).__name__}.{method}")
         setattr(of, method, region(name)(original))
+
+
+def _mark_hook(module: Any, kept: str) -> None:
+    """Mark FSDP2's own among a module's hooks, in its place."""
+    hooks, state = getattr(module, kept, {}), module._get_fsdp_state()
+    ours = [key for key, hook in hooks.items() if getattr(hook, "__self__", None) is state]
+    if not ours:
+        raise UnsupportedTorchError(f"{type(state).__name__} in {kept}")
+    for key in ours:
+        hooks[key] = region("parameter_gather")(hooks[key])
 
 
 def _all_groups(model: torch.nn.Module) -> Iterator[Any]:
