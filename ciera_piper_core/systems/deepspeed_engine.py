@@ -153,7 +153,7 @@ class DeepSpeedSystem(DataParallelSystem):
                 model=self.model, optimizer=optimizer, config=self.settings(), dist_init_required=False
             )
         # After a backward pass; of what ZeRO reduces during it, the optimizer knows.
-        self.engine.allreduce_gradients = region("gradient_reduce")(self.engine.allreduce_gradients)
+        self.engine._backward_epilogue = region("gradient_reduce")(self.engine._backward_epilogue)
         # The engine rounded them to the working precision, with all else that floats.
         for part in self.model.modules():
             if isinstance(part, Router):
@@ -177,12 +177,17 @@ class DeepSpeedSystem(DataParallelSystem):
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         for number, part in enumerate(parts):
             loss = self.loss(part)
-            total += loss.detach()
+            with region("loss"):
+                total += loss.detach()
             # It divides by the microbatches and multiplies with the loss scale itself.
             self.engine.backward(loss)
+            with region("loss"):
+                # All that the passes kept goes with it.
+                del loss
             if number < len(parts) - 1:
-                # Between microbatches a step only counts them.
-                self.engine.step()
+                with region("optimizer"):
+                    # Between microbatches a step only counts them.
+                    self.engine.step()
         mean = self.mean_over_data(total / len(parts))
         if self.recipe.precision != "fp16":
             stop_at_loss(mean, self.steps, self.model, self.ranks.group, lambda: self.forward_only(parts))

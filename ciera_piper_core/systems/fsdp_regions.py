@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from ciera_piper_core.allgather.fsdp_groups import UnsupportedTorchError, fsdp_modules
 from ciera_piper_core.ranges import region
+from ciera_piper_core.systems.hook_regions import AFTER, BEFORE, mark_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +29,6 @@ STEPS_OF_MODULE = {
     "_root_post_backward_final_callback": "gradient_reduce",
 }
 """The same of the methods that its modules' hooks call in backward passes."""
-HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-"""Where a module keeps what FSDP2 does before and after its forward pass: region ``parameter_gather``, as a whole."""
 
 
 def mark_regions(model: torch.nn.Module) -> None:
@@ -42,9 +42,11 @@ def mark_regions(model: torch.nn.Module) -> None:
     for group in _all_groups(model):
         _mark(group, STEPS)
     for module in fsdp_modules(model):
-        _mark(module._get_fsdp_state(), STEPS_OF_MODULE)
-        for kept in HOOKS:
-            _mark_hook(module, kept)
+        state = module._get_fsdp_state()
+        _mark(state, STEPS_OF_MODULE)
+        for kept in (BEFORE, AFTER):
+            if not mark_hooks(cast("torch.nn.Module", module), kept, "parameter_gather", partial(_is_of, state)):
+                raise UnsupportedTorchError(f"{type(state).__name__} in {kept}")
 
 
 def _mark(of: Any, steps: Mapping[str, str]) -> None:
@@ -55,14 +57,8 @@ def _mark(of: Any, steps: Mapping[str, str]) -> None:
         setattr(of, method, region(name)(original))
 
 
-def _mark_hook(module: Any, kept: str) -> None:
-    """Mark FSDP2's own among a module's hooks, in its place."""
-    hooks, state = getattr(module, kept, {}), module._get_fsdp_state()
-    ours = [key for key, hook in hooks.items() if getattr(hook, "__self__", None) is state]
-    if not ours:
-        raise UnsupportedTorchError(f"{type(state).__name__} in {kept}")
-    for key in ours:
-        hooks[key] = region("parameter_gather")(hooks[key])
+def _is_of(state: object, hook: object) -> bool:
+    return getattr(hook, "__self__", None) is state
 
 
 def _all_groups(model: torch.nn.Module) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from ciera_piper_core.models.attention import CausalAttention
 from ciera_piper_core.models.feed_forward import RoutedExperts
 from ciera_piper_core.ranges import region
 from ciera_piper_core.systems.deepspeed_engine import MASTER, MOMENTS, DeepSpeedSystem, adam_state, adamw
+from ciera_piper_core.systems.hook_regions import AFTER, BEFORE, mark_hooks
 from ciera_piper_core.systems.rank_mesh import device_mesh
 from ciera_piper_core.systems.system import Layout, Option
 from ciera_piper_core.training.build import build_model
@@ -32,6 +33,8 @@ those ranks alone whose tokens go there: ranks would wait for each other in diff
 read each other's weights (deepspeedai/DeepSpeed#4808). Our experts are one stack, which every rank
 uses, so here leaves save round trips; for both kinds of module they are what makes the order certain."""
 
+BACKWARD = ("pre_sub_module_backward_function", "post_sub_module_backward_function")
+"""DeepSpeed's methods that gather a module's parameters before its backward pass, and free them after."""
 REDUCTIONS = ("reduce_independent_p_g_buckets_and_remove_grads", "independent_gradient_partition_epilogue")
 """DeepSpeed's methods that put a gradient into its bucket, reduce buckets that are full, and at last the rest."""
 
@@ -179,7 +182,16 @@ class Zero3System(DeepSpeedSystem):
     def _mark_regions(self) -> None:
         """Name what DeepSpeed does between the model's own regions."""
         optimizer = self.engine.optimizer
-        coordinator = optimizer._get_param_coordinator()
-        coordinator.fetch_sub_module = region("parameter_gather")(coordinator.fetch_sub_module)
+        for module in self.model.modules():
+            for kept in (BEFORE, AFTER):
+                # They gather parameters, free them, and see to it that backward passes do so.
+                mark_hooks(module, kept, "parameter_gather", _is_deepspeeds)
+        offload = optimizer.parameter_offload
+        for method in BACKWARD:
+            setattr(offload, method, region("parameter_gather")(getattr(offload, method)))
         for method in REDUCTIONS:
             setattr(optimizer, method, region("gradient_reduce")(getattr(optimizer, method)))
+
+
+def _is_deepspeeds(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("deepspeed.")

@@ -38,21 +38,22 @@ def test_gathers_and_reductions_are_marked(tmp_path: Path) -> None:
         assert counts["loss"] >= 2
 
 
-@pytest.mark.parametrize(
-    ("steps", "known"),
-    [
-        ("STEPS", {"unheard_of": "parameter_gather"}),
-        ("STEPS_OF_MODULE", {"unheard_of": "parameter_gather"}),
-        ("HOOKS", ("unheard_of",)),
-    ],
-)
-def test_another_torch_is_refused_by_name(
-    steps: str, known: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fsdp_regions, steps, known)
+@pytest.mark.parametrize("steps", ["STEPS", "STEPS_OF_MODULE"])
+def test_another_torch_is_refused_by_name(steps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsdp_regions, steps, {"unheard_of": "parameter_gather"})
 
     def body(context: Context) -> None:
         with pytest.raises(UnsupportedTorchError, match="unheard_of"):
+            built(FSDPSystem, recipe(), all_ranks(1))
+
+    run_world(1, body, tmp_path)
+
+
+def test_hooks_that_are_not_found_are_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsdp_regions, "_is_of", lambda state, hook: False)
+
+    def body(context: Context) -> None:
+        with pytest.raises(UnsupportedTorchError, match="_forward_pre_hooks"):
             built(FSDPSystem, recipe(), all_ranks(1))
 
     run_world(1, body, tmp_path)
