@@ -56,7 +56,7 @@ class StepOverhead(Workload):
     def observations(self) -> Mapping[str, Sequence[float]]:
         return {"step_overhead": self._shares}
 
-    def check(self) -> int:
+    def check(self) -> int | None:
         """What the iterations themselves got wrong."""
         return self._inner.check()
 

@@ -224,8 +224,11 @@ class Workload(ABC):
         """Do the work once. On CUDA it may return before the device is done."""
 
     @abstractmethod
-    def check(self) -> int:
+    def check(self) -> int | None:
         """Number of wrong elements on this rank, against an oracle, after at least one ``run``.
+
+        None where the oracle cannot run, for want of memory say: then rows say that nothing was checked, unless
+        another rank found something.
 
         It runs after the timed iterations, so it may be slow, and may call ``run`` again on data
         that it prepares.

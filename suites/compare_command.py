@@ -47,8 +47,9 @@ def compare(
     ] = "mixtral-8x7b",
     scale: Annotated[str, typer.Option("--scale", help="How much smaller: tiny, small, medium or full.")] = "tiny",
     ranks: Annotated[
-        int, typer.Option("--ranks", help="Ranks of each system; with --lab its shape says it.", show_default="2")
-    ] = 0,
+        int | None,
+        typer.Option("--ranks", help="Ranks of each system; with --lab its shape says it.", show_default="2"),
+    ] = None,
     lab: Annotated[
         str, typer.Option("--lab", metavar="SHAPE", help="Emulated cluster: nodes=2,ranks-per-node=2,rate=1gbit.")
     ] = "",
@@ -210,7 +211,7 @@ def request_of(
     *,
     systems: str,
     params: dict[str, Value],
-    ranks: int,
+    ranks: int | None,
     lab: str,
     steps: int,
     reference: str,
@@ -231,9 +232,9 @@ def request_of(
         from ciera_piper_core.systems import system_names
 
         raise UsageError(f"--systems is needed, for example fsdp,ciera; known: {', '.join(system_names())}")
-    if lab and ranks:
+    if lab and ranks is not None:
         raise UsageError("--lab gives the number of ranks by its shape; leave --ranks out")
-    world = LabShape.parse(lab).world if lab else ranks or 2
+    world = LabShape.parse(lab).world if lab else 2 if ranks is None else ranks
     if world < 1:
         raise UsageError(f"--ranks needs a whole number from 1 up, not {ranks}")
     for label in (*labels, *(text for text in (reference, check_against) if text)):

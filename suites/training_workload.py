@@ -121,10 +121,15 @@ class TrainingWorkload(ComparableWorkload):
         self._validation = [self._validate()]
         self._anatomy = look_into(self._looked_into, LOOKED_INTO, self._context)
 
-    def check(self) -> int:
-        """Steps whose loss is not finite, or is too far from the plain model's where that fits on one rank."""
+    def check(self) -> int | None:
+        """Steps whose loss is not finite, or is too far from the plain model's.
+
+        None if all are finite and the plain model does not fit on one rank.
+        """
         self.inspect()
         wrong = sum(not math.isfinite(loss) for loss in self.losses)
+        if parameters_of(self._recipe.architecture) * STATE_BYTES > MOST_ORACLE_BYTES:
+            return wrong or None
         if self._context.site.rank == 0:
             wrong += self._wrong_by_plain()
         return wrong
@@ -177,8 +182,6 @@ class TrainingWorkload(ComparableWorkload):
         # In half precision routes part from the first update on, so that only the first loss must agree.
         exact = self._recipe.precision == self._recipe.gradient_precision == "fp32"
         steps = min(ORACLE_STEPS if exact else 1, len(self.losses))
-        if parameters_of(self._recipe.architecture) * STATE_BYTES > MOST_ORACLE_BYTES:
-            return 0
         ranks = Ranks(self._system.ranks.group, placement_from_nodes([0]), self._system.ranks.device)
         plain = load_system("plain")(self._recipe, ranks, {})
         right = []

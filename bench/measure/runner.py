@@ -122,7 +122,8 @@ def run_case(
         timing = sample(workload.run, prepare, sampling, group, site.device, workload.baseline)
         ranges = _range_rows(suite, case, context, sampling, timing, workload, prepare) if sampling.ranges else []
         progress.phase = "check"
-        wrong = group.gather(np.array([workload.check()], dtype=np.float64))[:, 0]
+        checked = workload.check()
+        wrong = group.gather(np.array([np.nan if checked is None else checked], dtype=np.float64))[:, 0]
         _fill(rows, suite, case, workload.work, workload.observations(), timing, wrong)
         _judge_ranges(ranges, rows, timing, wrong)
     finally:
@@ -154,12 +155,18 @@ def _range_rows(
 def _judge_ranges(ranges: list[Row], rows: list[Row], timing: Timing, wrong: NDArray[np.float64]) -> None:
     """Ranges of a case whose numbers are wrong or impossible are no numbers either."""
     bad = next((row for row in rows if row.status == "invalid"), None)
-    if bad is None and wrong.any():
+    if bad is None and _total_wrong(wrong):
         bad = next((row for row in rows if row.status == "failed"), None)
     for row in ranges:
-        row.wrong, row.warmup = int(wrong.sum()), timing.warmup
+        row.wrong, row.warmup = _total_wrong(wrong), timing.warmup
         if bad:
             _apply(row, (bad.status, bad.reason))
+
+
+def _total_wrong(by_rank: NDArray[np.float64]) -> int | None:
+    """Over all ranks; None if none of them found anything and one could not check (NaN)."""
+    found = int(np.nansum(by_rank))
+    return None if not found and np.isnan(by_rank).any() else found
 
 
 def first_reason(reasons: Sequence[str | None]) -> str | None:
@@ -213,10 +220,10 @@ def _fill(
     timing: Timing,
     wrong: NDArray[np.float64],
 ) -> None:
-    """Turn timing, observations and the check's outcome into the rows' values; ``wrong`` is by rank."""
+    """Turn timing, observations and the check's outcome into the rows' values; ``wrong`` is by rank, NaN: unchecked."""
     if (wrong < 0).any():
-        raise ValueError(f"check() of {suite.name} counts wrong elements, it returned {int(wrong.min())}")
-    total_wrong = int(wrong.sum())
+        raise ValueError(f"check() of {suite.name} counts wrong elements, it returned {int(np.nanmin(wrong))}")
+    total_wrong = _total_wrong(wrong)
     verdicts = []
     for row, metric in zip(rows, suite.metrics_for(case), strict=True):
         row.wrong, row.warmup, row.stop_reason = total_wrong, timing.warmup, str(timing.stop_reason)
@@ -228,7 +235,7 @@ def _fill(
             verdict = _fill_observed(row, metric.key, observed)
         verdicts.append(verdict or _judge(row, work.ceilings.get(metric.key)))
     if total_wrong:
-        ranks = ", ".join(str(rank) for rank in np.flatnonzero(wrong))
+        ranks = ", ".join(str(rank) for rank in np.flatnonzero(wrong > 0))
         verdicts = [("failed", f"{total_wrong} wrong element(s), on rank(s) {ranks}")] * len(rows)
     elif suite.distributed and not suite.valid_alone and len(wrong) == 1:
         verdicts = [("invalid", "a world of one rank moves no data")] * len(rows)

@@ -53,7 +53,7 @@ def profile_case(
         iteration_s = float(np.median(timing.seconds.max(axis=0)))
         record |= _profiled(workload, prepare, context, settings, iteration_s)
         progress.phase = "check"
-        record["wrong"] = int(workload.check())
+        record["wrong"] = int(workload.check() or 0)
     finally:
         workload.close()
     progress.phase = "done"

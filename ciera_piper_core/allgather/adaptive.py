@@ -63,15 +63,16 @@ class AdaptiveCompression:
         """
         Args:
             models: this rank's; all of them are switched together.
-            settle, record, trial: steps, as above; no trial if 0.
+            settle, record, trial: steps, as above; no trial if 0. The first step sends everything, so it cannot be
+                one whose changes are recorded.
             group: all ranks that train together.
 
         Raises:
             ValueError: a number of steps below 0, or nothing is recorded.
         """
-        if settle < 0 or record < 1 or trial < 0:
+        if settle < 1 or record < 1 or trial < 0:
             raise ValueError(
-                f"settle and trial must be 0 steps or more and record 1 or more, not {settle}, {trial} and {record}"
+                f"settle and record must be 1 step or more and trial 0 or more, not {settle}, {record} and {trial}"
             )
         self._models, self._group = models, group
         self._record_from, self._select_at = settle, settle + record
@@ -83,7 +84,8 @@ class AdaptiveCompression:
         self._steps, self._prepared = 0, -1
         self._begun = 0.0
         self._chosen: list[dict[str, list[str]]] = []
-        self._seconds: dict[bool, list[float]] = {True: [], False: []}
+        # By kind, of each step whether its update was left out, and its seconds: the least is the one that counts.
+        self._steps_of: dict[bool, list[tuple[bool, float]]] = {True: [], False: []}
 
     @property
     def settled_after(self) -> int:
@@ -96,18 +98,25 @@ class AdaptiveCompression:
         A step that failed may begin again: what was due has been done.
         """
         if self._prepared < self._steps:
-            self._prepared = self._steps
             self._prepare()
+            # Only now: what failed is due again.
+            self._prepared = self._steps
         self._begun = time.perf_counter()
 
-    def after_step(self) -> None:
-        """Take the step's time."""
+    def after_step(self, applied: bool = True) -> None:
+        """Take the step's time.
+
+        Args:
+            applied: false if the update was left out, for gradients that float16 cannot hold: such a step is short,
+                and counts only where its kind has no other. The same on all ranks.
+        """
         timed = self._trial and self._plain_from <= self._steps < self._decide_at
         # The first step after plain ones sends everything.
         if timed and self._steps != self._compressed_from - 1:
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
-            self._seconds[self._steps >= self._compressed_from].append(time.perf_counter() - self._begun)
+            took = time.perf_counter() - self._begun
+            self._steps_of[self._steps >= self._compressed_from].append((not applied, took))
         self._steps += 1
 
     def _prepare(self) -> None:
@@ -140,7 +149,7 @@ class AdaptiveCompression:
 
     def _decided(self) -> Trial:
         """The same on all ranks."""
-        mine = min(self._seconds[True]), min(self._seconds[False])
+        mine = min(self._steps_of[True])[1], min(self._steps_of[False])[1]
         everyone = [mine] * dist.get_world_size(self._group)
         dist.all_gather_object(everyone, mine, group=self._group)
         return Trial(*(max(each) for each in zip(*everyone, strict=True)))

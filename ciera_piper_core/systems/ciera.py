@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ciera_piper_core.allgather.adaptive import AdaptiveCompression
@@ -40,7 +41,7 @@ CODING_OPTIONS: Mapping[str, Option] = {
     "block": Option(DEFAULT_BLOCK, "values of a block", tuple(BLOCKS)),
 }
 SELECTION_OPTIONS: Mapping[str, Option] = {
-    "settle": Option(2, "steps before changes are recorded", minimum=0),
+    "settle": Option(2, "steps before changes are recorded; the first one sends everything", minimum=1),
     "record": Option(
         3, "steps whose changes are recorded; then gathers are timed, and what gains stays compressed", minimum=1
     ),
@@ -108,7 +109,7 @@ class CieraReuse(FSDPSystem):
     def update(self) -> float:
         norm = super().update()
         if self.adaptive:
-            self.adaptive.after_step()
+            self.adaptive.after_step(applied=not math.isnan(norm))
         return norm
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

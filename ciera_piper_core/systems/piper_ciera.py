@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -119,7 +120,7 @@ class PiperCieraSystem(PiperSystem):
     def update(self) -> float:
         norm = super().update()
         if self.adaptive:
-            self.adaptive.after_step()
+            self.adaptive.after_step(applied=not math.isnan(norm))
         return norm
 
     def evaluate(self, batch: Tensor) -> float:

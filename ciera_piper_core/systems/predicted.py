@@ -20,7 +20,7 @@ from ciera_piper_core.planner.communication import (
     reduce_scatter_seconds,
 )
 from ciera_piper_core.planner.schedule_batch import batch_seconds
-from ciera_piper_core.planner.schedules import SCHEDULES
+from ciera_piper_core.planner.schedules import SCHEDULES, SPLIT_BACKWARD
 from ciera_piper_core.systems.pipeline_plan import OPTIONS, PipelinePlan
 from ciera_piper_core.systems.rank_costs import Message, RankCosts
 from ciera_piper_core.training.build import DTYPES
@@ -44,7 +44,6 @@ EXCHANGES = "all_to_all"
 SCALAR_BYTES = 8
 AGREEMENTS = 3
 """Sums of one number over the stages of a pipeline in a step: the loss, and two kinds of gradients in the norm."""
-SPLIT_BACKWARD = ("zero_bubble", "zbv")
 OWN = "what each rank does by itself, with shallow models"
 CROWDING = "all ranks at the same time against one alone, nothing sent"
 SENT = "by the profile, at the sizes that the system sends"

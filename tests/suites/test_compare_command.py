@@ -39,7 +39,7 @@ def request(**changes: Any) -> Any:
     given: dict[str, Any] = {
         "systems": "fsdp,ciera-off",
         "params": training_params("mixtral-8x7b", "tiny", []),
-        "ranks": 0,
+        "ranks": None,
         "lab": "",
         "steps": 8,
         "reference": "",
@@ -78,6 +78,7 @@ def test_a_lab_gives_the_ranks() -> None:
         ({"reference": "xmoe"}, "unknown side 'xmoe'"),
         ({"ranks": 2, "lab": "nodes=2,ranks-per-node=1,rate=1gbit"}, "leave --ranks out"),
         ({"ranks": -1}, "--ranks"),
+        ({"ranks": 0}, "--ranks needs a whole number from 1 up, not 0"),
         ({"steps": 0}, "--steps"),
     ],
 )

@@ -42,7 +42,7 @@ class Plan:
 
     work: Work = field(default_factory=lambda: Work(bytes=10**6, bound_seconds=1e-4))
     run: Callable[[], None] = lambda: time.sleep(0.001)
-    wrong: int = 0
+    wrong: int | None = 0
     observed: Mapping[str, Sequence[float]] = field(default_factory=dict)
     skip: str | None = None
     memory_bytes: int = 0
@@ -93,7 +93,7 @@ class PlannedWorkload(Workload):
     def run(self) -> None:
         self.plan.run()
 
-    def check(self) -> int:
+    def check(self) -> int | None:
         self.plan.calls.append("check")
         return self.plan.wrong
 
@@ -135,6 +135,23 @@ def test_wrong_elements_are_a_failure_and_never_a_number() -> None:
     assert rows["latency"].reason == "7 wrong element(s), on rank(s) 0"
     assert rows["latency"].wrong == 7
     assert plan.calls == ["check", "close"]
+
+
+def test_what_no_oracle_could_check_says_so() -> None:
+    rows = measure(Plan(wrong=None, observed={"steps": [1]}))
+    assert {(row.status, row.wrong) for row in rows.values()} == {("ok", None)}
+
+
+def test_one_rank_without_an_oracle_hides_nothing_that_another_found(tmp_path: Path) -> None:
+    def body(context: Context) -> list[tuple[str, int | None]]:
+        found = []
+        for by_rank in ((None, 3), (None, 0)):
+            plan = Plan(wrong=by_rank[context.group.rank], observed={"steps": [1]})
+            rows = run_case(PlannedSuite(plan), Case({"bytes": 64}), context, SAMPLING)
+            found.append((rows[0].reason, rows[0].wrong))
+        return found
+
+    assert run_world(2, body, tmp_path)[0] == [("3 wrong element(s), on rank(s) 1", 3), ("", None)]
 
 
 def test_what_the_hardware_cannot_do_is_invalid() -> None:

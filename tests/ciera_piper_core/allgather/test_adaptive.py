@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch.distributed as dist
 
-from ciera_piper_core.allgather.adaptive import AdaptiveCompression
+from ciera_piper_core.allgather import adaptive as adaptive_module
+from ciera_piper_core.allgather.adaptive import AdaptiveCompression, Trial
 from tests.ciera_piper_core.allgather.fsdp_training import cpu_mesh
 from tests.ciera_piper_core.allgather.test_fsdp import BF16, pair, train_alike
 from tests.gloo_world import run_world
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from bench.suite import Context
@@ -84,7 +86,56 @@ def test_where_nothing_is_compressed_there_is_nothing_to_decide(tmp_path: Path) 
     run_world(2, body, tmp_path, timeout_s=90)
 
 
-@pytest.mark.parametrize("steps", [(-1, 1, 1), (0, 0, 1), (0, 1, -1)])
+class Steps:
+    """A model without parameters: only what is done when matters."""
+
+    plans: ClassVar[dict[str, Any]] = {}
+    recorded = 0
+
+    def record(self) -> None:
+        self.recorded += 1
+
+    def apply(self, plans: Iterable[Any]) -> None:
+        assert not list(plans)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "expected"),
+    # Steps 3 and 4 are plain, 6 and 7 compressed; one whose update was left out would be the fastest.
+    [({3}, (0.2, 0.3)), ({7}, (0.4, 0.1)), ({3, 4}, (0.2, 0.1)), (set(), (0.2, 0.1))],
+)
+def test_steps_whose_update_was_left_out_count_only_alone(
+    left_out: set[int], expected: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took = {3: 0.1, 4: 0.3, 6: 0.4, 7: 0.2}
+    now = [0.0]
+    monkeypatch.setattr(adaptive_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 1)
+    monkeypatch.setattr(dist, "all_gather_object", lambda found, mine, group: found.__setitem__(0, mine))
+    adaptive = AdaptiveCompression([Steps()], SETTLE, RECORD, TRIAL, None)  # type: ignore[list-item,arg-type]
+    for step in range(adaptive.settled_after):
+        now[0] = 0.0
+        adaptive.before_step()
+        now[0] = took.get(step, 9.0)
+        adaptive.after_step(applied=step not in left_out)
+    assert adaptive.outcome == Trial(*expected)
+
+
+def test_what_failed_before_a_step_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Steps()
+    adaptive = AdaptiveCompression([model], SETTLE, RECORD, 0, None)  # type: ignore[list-item,arg-type]
+    adaptive.before_step()
+    adaptive.after_step()
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "record", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            adaptive.before_step()
+    adaptive.before_step()
+    adaptive.before_step()
+    assert model.recorded == 1
+
+
+@pytest.mark.parametrize("steps", [(-1, 1, 1), (0, 1, 1), (1, 0, 1), (1, 1, -1)])
 def test_numbers_of_steps_that_make_no_sense(steps: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="0 steps or more"):
+    with pytest.raises(ValueError, match="must be 1 step or more"):
         AdaptiveCompression([], *steps, None)  # type: ignore[arg-type]
