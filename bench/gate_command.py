@@ -102,12 +102,15 @@ def gate(
     device: Annotated[str, typer.Option("--device", help="Of the runs of --interleave.")] = "",
     max_time: Annotated[float | None, typer.Option("--max-time", help="Of the runs of --interleave.")] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="Of the runs of --interleave.")] = None,
-    json_to: Annotated[str, typer.Option("--json", metavar="FILE", help="The result as JSON; - for stdout.")] = "",
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="The result as JSON; - for stdout.")
+    ] = None,
     markdown_to: Annotated[
-        str, typer.Option("--markdown", metavar="FILE", help="Add the result as Markdown to a file; - for stdout.")
-    ] = "",
-    junit_to: Annotated[str, typer.Option("--junit", metavar="FILE", help="The result as JUnit XML.")] = "",
-    html_to: Annotated[str, typer.Option("--html", metavar="FILE", help="The result as a page.")] = "",
+        str | None,
+        typer.Option("--markdown", metavar="FILE", help="Add the result as Markdown to a file; - for stdout."),
+    ] = None,
+    junit_to: Annotated[str | None, typer.Option("--junit", metavar="FILE", help="The result as JUnit XML.")] = None,
+    html_to: Annotated[str | None, typer.Option("--html", metavar="FILE", help="The result as a page.")] = None,
     store: StoreOption = None,
 ) -> None:
     """Judge a candidate against a baseline: pass, improved, regressed, inconclusive, new, missing or failed.
@@ -140,7 +143,8 @@ def gate(
             for name, target in zip(
                 ("json", "markdown", "junit", "html"), (json_to, markdown_to, junit_to, html_to), strict=True
             )
-            if target
+            # An empty one is a variable that is not set: it is refused, not passed over.
+            if target is not None
         ),
         store=store,
     )

@@ -84,6 +84,15 @@ to be off each other by 0.6 % within ``FIRST_ROUNDED_STEPS``: the bound is more 
 """
 
 
+EXPERT_CHOICE_ROUNDING = 1e-3
+"""Least relative tolerance of losses where experts choose their tokens, in the first ``FIRST_ROUNDED_STEPS``.
+
+Each expert takes as many tokens as fit, whichever these are, so that no count shows where routes part: they do
+almost at once, since the last tokens that fit are seldom clearly better than the first ones that do not. In float32
+fsdp, xmoe, piper and ted were off each other and plain by up to 1.2e-4 within five steps.
+"""
+
+
 @dataclass(frozen=True)
 class Training:
     """A case, read.
@@ -223,6 +232,8 @@ def agreements(case: Case, reference: Case) -> tuple[Agreement, ...]:
         return (Agreement("loss", 0.0), Agreement("validation_loss", 0.0))
     tolerance = sum(load_system(root).loss_tolerance for root in roots)
     rounding = max(ROUNDING[str(case["precision"])], ROUNDING[str(case["gradient_precision"])])
+    if case["router"] == "expert_choice":
+        rounding = max(rounding, EXPERT_CHOICE_ROUNDING)
     tolerance = max(tolerance, rounding)
     first = FIRST_ROUNDED_STEPS if rounding else FIRST_STEPS
     return (

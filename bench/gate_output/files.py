@@ -50,6 +50,8 @@ def _trouble(name: str, target: str) -> str:
     """Why nothing can be written there; empty if it can."""
     if target == "-":
         return ""
+    if not target:
+        return "the name is empty; name a file"
     if "\0" in target:
         return "no name holds a zero byte"
     path = Path(target)

@@ -29,6 +29,7 @@ LEAST_MIXED = 10
 AA_RUNS = 6
 """Measurements that a noise floor is from."""
 MINIMUM_EFFECT = 0.01
+"""Half of what a policy has by default: a gate that counts smaller changes has more to be wrong about."""
 SIGNIFICANCE = 0.01
 ASV_FACTOR = 1.1
 """asv's own default: less than a tenth is no change to it."""

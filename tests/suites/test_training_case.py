@@ -14,6 +14,7 @@ from suites.end_to_end import EndToEndSuite
 from suites.training_case import (
     AXES,
     DEFAULTS,
+    EXPERT_CHOICE_ROUNDING,
     FIRST_ROUNDED_STEPS,
     FIRST_STEPS,
     ROUNDING,
@@ -145,6 +146,14 @@ def test_other_systems_may_be_off_by_what_both_declare() -> None:
     assert of_loss(agreements(case(system="ciera"), case(system="fsdp"))).parting is None
     # Who rounds weights chooses other experts from the first step on, and has room for it.
     assert of_loss(agreements(case(system="zeropp"), case(system="fsdp"))).parting is None
+
+
+def test_where_experts_choose_fewer_steps_are_held() -> None:
+    # Experts are always full, so that counts are equal whoever was chosen.
+    found = of_loss(agreements(case(router="expert_choice"), case(router="expert_choice", system="xmoe")))
+    assert (found.tolerance, found.first, found.parting) == (EXPERT_CHOICE_ROUNDING, FIRST_ROUNDED_STEPS, None)
+    same = of_loss(agreements(case(router="expert_choice"), case(router="expert_choice", system="ciera")))
+    assert (same.tolerance, same.first) == (0.0, None)
 
 
 def test_half_precision_may_round_its_losses() -> None:

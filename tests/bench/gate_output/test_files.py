@@ -23,6 +23,11 @@ def test_all_bad_places_are_named_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+def test_an_empty_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="--junit : the name is empty"):
+        refuse_unwritable((("junit", ""),))
+
+
 def test_good_places_are_taken(tmp_path: Path) -> None:
     refuse_unwritable((("json", str(tmp_path / "a.json")), ("html", "/dev/null"), ("junit", "a.xml")))
     assert list(tmp_path.iterdir()) == []

@@ -64,9 +64,11 @@ def test_without_a_trial_gathers_alone_decide(tmp_path: Path) -> None:
             adaptive.before_step()
             train_alike(plain, compressed, context.group.rank, steps=1, first=step)
             adaptive.after_step()
-        assert len(adaptive.selections) == 1
+        # Which of them gain is measured: shards this small seldom do.
+        (selection,) = adaptive.selections
+        gathered = {(name, one.name) for name, plan in handle.plans.items() for one in plan.selected}
+        assert gathered == selection.selected
         assert adaptive.outcome is None
-        assert not any(plan.selected for plan in handle.plans.values())
         handle.remove()
 
     run_world(2, body, tmp_path, timeout_s=90)
