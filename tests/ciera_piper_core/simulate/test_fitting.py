@@ -36,11 +36,19 @@ TWO = [number("fixed"), number("each")]
 
 @settings(deadline=None, max_examples=50)
 @given(st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.01, 100), st.floats(0.01, 100))
-def test_a_line_is_found_from_anywhere(fixed: float, each: float, first: float, second: float) -> None:
+def test_a_line_is_found_from_anywhere(share: float, each: float, first: float, second: float) -> None:
+    fixed = share * each
     found = fit(TWO, np.array([first, second]), linear(LINE), LINE @ [fixed, each])
     np.testing.assert_allclose(found.numbers, [fixed, each], rtol=1e-4)
     assert found.fitted == (0, 1)
     assert found.left == {}
+
+
+def test_what_is_less_than_the_scatter_of_times_is_not_told() -> None:
+    # A hundredth of the smallest time, and less of the others, which may all be off by half a hundredth.
+    found = fit(TWO, np.array([1.0, 1.0]), linear(LINE), LINE @ [0.1, 10.0])
+    assert found.fitted == (1,)
+    assert found.left == {0: "no more than what noise makes"}
 
 
 def test_what_the_data_does_not_need_is_nought() -> None:
