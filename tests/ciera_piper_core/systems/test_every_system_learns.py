@@ -56,4 +56,4 @@ def test_it_learns_text_as_the_plain_model_does(label: str, tmp_path: Path) -> N
     losses, validation = run_world(WORLDS[label], body, tmp_path, timeout_s=240)[0]
     assert losses[:COMPARED] == pytest.approx(expected[:COMPARED], rel=tolerance)
     assert validation == pytest.approx(expected_validation, rel=1e-2)
-    assert validation < text().unigram_entropy() - 0.5
+    assert validation < 0.9 * text().unigram_entropy()
